@@ -79,7 +79,9 @@ def _from_torchrun(variables: Mapping[str, str], local_rank: int | None) -> Laun
     alone = world_size == 1
     address = variables.get("MASTER_ADDR", "127.0.0.1" if alone else None)
     if address is None:
-        raise ConfigError(f"RANK={rank} and WORLD_SIZE={world_size} are set but MASTER_ADDR is not; start with torchrun")
+        raise ConfigError(
+            f"RANK={rank} and WORLD_SIZE={world_size} are set but MASTER_ADDR is not; start with torchrun"
+        )
     on_one_node = alone or address in ("127.0.0.1", "localhost")
     return LaunchEnvironment(
         rank=rank,

@@ -37,7 +37,9 @@ class RngState:
         needed = ("cpu", "cuda") if device.type == "cuda" else ("cpu",)
         missing = [name for name in needed if name not in state]
         if missing:
-            raise KeyError(f"no random state for {missing} among {sorted(state)}; it was captured on another device type")
+            raise KeyError(
+                f"no random state for {missing} among {sorted(state)}; it was captured on another device type"
+            )
         torch.set_rng_state(state["cpu"])
         if device.type == "cuda":
             torch.cuda.set_rng_state(state["cuda"], device)
