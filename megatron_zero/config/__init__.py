@@ -1,0 +1,1 @@
+"""Every knob of a run, once: typed sections, argparse, the DeepSpeed JSON, precedence, validation. Stdlib only."""
