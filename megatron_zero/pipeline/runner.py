@@ -1,4 +1,4 @@
-"""Execute one action list; holds live losses, does no arithmetic of its own."""
+"""Execute one action list; holds the live losses, knows neither the model nor ZeRO."""
 
 from __future__ import annotations
 
@@ -7,26 +7,38 @@ from typing import Generic, TypeVar
 
 from torch import Tensor
 
+from megatron_zero.observability.timers import Timers
+
 from .schedule import Action, ActionKind
 
 Batch = TypeVar("Batch")
 
 
 class ScheduleRunner(Generic[Batch]):
-    """forward: micro-batch -> scalar loss.   backward: takes that loss; both are given by training/build.py."""
+    """forward: micro-batch -> scalar loss.   after_backward: called once each backward is over."""
 
-    def __init__(self, *, forward: Callable[[Batch], Tensor], backward: Callable[[Tensor], None]) -> None:
+    def __init__(
+        self, *, forward: Callable[[Batch], Tensor], after_backward: Callable[[], None], timers: Timers
+    ) -> None:
         self._forward = forward
-        self._backward = backward
+        self._after_backward = after_backward
+        self._timers = timers
 
-    def run(self, actions: Sequence[Action], micro_batches: Sequence[Batch]) -> list[Tensor]:
-        """Losses (detached scalars on the device) in micro-batch order. A graph is freed with its backward."""
+    def run(self, actions: Sequence[Action], micro_batches: Sequence[Batch], *, loss_divisor: int) -> list[Tensor]:
+        """Losses (detached scalars on the device, not divided) in micro-batch order.
+
+        Each loss is divided by loss_divisor (micro-batches x data-parallel ranks) before its backward, so that sums of
+        gradients are gradients of the global batch's mean. A graph is freed with its backward.
+        """
         live: dict[int, Tensor] = {}
         losses: dict[int, Tensor] = {}
         for action in actions:
-            if action.kind is ActionKind.FORWARD:
-                live[action.micro_batch] = self._forward(micro_batches[action.micro_batch])
-                losses[action.micro_batch] = live[action.micro_batch].detach()
-            else:
-                self._backward(live.pop(action.micro_batch))
+            index = action.micro_batch
+            with self._timers.span(action.kind.value, level=2):
+                if action.kind is ActionKind.FORWARD:
+                    live[index] = self._forward(micro_batches[index])
+                    losses[index] = live[index].detach()
+                else:
+                    (live.pop(index) / loss_divisor).backward()
+                    self._after_backward()
         return [losses[index] for index in sorted(losses)]

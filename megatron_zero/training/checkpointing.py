@@ -1,0 +1,94 @@
+"""What a checkpoint of this trainer holds: optimizer state by parameter, counters, schedule, random state."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from megatron_zero.checkpoint.load import load_checkpoint
+from megatron_zero.checkpoint.save import SaveReport, TensorSlice, save_checkpoint
+from megatron_zero.config.fields import ConfigError
+from megatron_zero.distributed.context import ParallelContext
+from megatron_zero.distributed.rng import RngState
+from megatron_zero.offload.optimizer import OffloadedAdam
+from megatron_zero.optim.lr_schedule import LrSchedule
+from megatron_zero.zero.engine import ZeroEngine
+
+from .state import TrainState
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CheckpointParts:
+    """What is saved and restored. identity: settings that must be equal on resume, by flag (model shape, vocabulary)."""
+
+    context: ParallelContext
+    engine: ZeroEngine
+    optimizer: OffloadedAdam
+    lr_schedule: LrSchedule
+    override_schedule: bool
+    identity: dict[str, Any]
+
+
+def save_training(root: Path, parts: CheckpointParts, state: TrainState) -> SaveReport:
+    """Write iteration `state.iteration` below root; every rank calls it. Weights are saved as fp32 masters."""
+    return save_checkpoint(
+        root,
+        state.iteration,
+        slices=_tensor_slices(parts),
+        common={
+            "train_state": state.as_dict(),
+            "optimizer_step": parts.optimizer.step_count,
+            "lr_schedule": dataclasses.asdict(parts.lr_schedule),
+            "identity": parts.identity,
+        },
+        rank_state={f"rng/{name}": value for name, value in RngState.capture(parts.context.device).items()},
+        axis=parts.context.world,
+    )
+
+
+def load_training(root: Path, iteration: int, parts: CheckpointParts, state: TrainState) -> None:
+    """Restore everything that save_training wrote: weights, moments, counters, random state, bit by bit.
+
+    Raises ConfigError on every rank when the checkpoint is of another model, or of another learning-rate schedule
+    without --override-opt_param-scheduler.
+    """
+    loaded = load_checkpoint(root, iteration, wanted=_tensor_slices(parts), axis=parts.context.world)
+    _check_identity(root, loaded.common["identity"], parts.identity)
+    if not parts.override_schedule:
+        _check_schedule(root, loaded.common["lr_schedule"], dataclasses.asdict(parts.lr_schedule))
+    state.load(loaded.common["train_state"])
+    parts.optimizer.step_count = int(loaded.common["optimizer_step"])
+    with torch.no_grad():
+        parts.optimizer.write_weights()
+        parts.engine.after_step()
+    rng = {name.removeprefix("rng/"): value for name, value in loaded.rank_state.items() if name.startswith("rng/")}
+    if rng:
+        RngState.restore(parts.context.device, rng)
+
+
+def _tensor_slices(parts: CheckpointParts) -> list[TensorSlice]:
+    # At stage 0 every data-parallel rank holds the same state; each lists it, and the plan keeps one copy.
+    return [
+        TensorSlice(key=f"{piece.key}/{piece.name}", shape=piece.shape, start=piece.start, data=piece.data)
+        for piece in parts.optimizer.state_slices()
+    ]
+
+
+def _check_identity(root: Path, saved: dict[str, Any], ours: dict[str, Any]) -> None:
+    different = [
+        f"{flag} {saved.get(flag)!r} there and {value!r} here" for flag, value in ours.items() if saved.get(flag) != value
+    ]
+    if different:
+        raise ConfigError(f"the checkpoint in {root} is of another model: {'; '.join(different)}")
+
+
+def _check_schedule(root: Path, saved: dict[str, Any], ours: dict[str, Any]) -> None:
+    different = [f"{key} {saved.get(key)!r} there and {ours[key]!r} here" for key in ours if saved.get(key) != ours[key]]
+    if different:
+        raise ConfigError(
+            f"the checkpoint in {root} has another learning-rate schedule: {'; '.join(different)}; "
+            "give the same schedule, or --override-opt_param-scheduler to take the one of this command line"
+        )
