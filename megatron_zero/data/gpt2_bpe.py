@@ -14,12 +14,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-import regex  # type: ignore[import-untyped]
+import regex
 
 from ..config.fields import ConfigError
 
 END_OF_TEXT: Final = "<|endoftext|>"
-# Contractions; letters, digits and other signs, each with one space before; white space, its last before a word left out.
+# Contractions; letters, digits, other signs, each with one space before; white space, but for its last before a word.
 WORD_PATTERN: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 CACHED_WORDS: Final = 1 << 16
 CACHED_WORD_LENGTH: Final = 64  # longer words hardly come twice, and would fill memory
@@ -86,7 +86,7 @@ def merge_pieces(pieces: list[str], ranks: dict[tuple[str, str], int]) -> list[s
     # A doubly linked list over positions; a heap of (rank, position of the left piece). An entry is stale when the pair
     # at its position is another by now. Pairs made by merges of one rank wait until all of that rank are done: that is
     # the order of the original loop, and it matters where occurrences overlap.
-    following = list(range(1, len(pieces))) + [NO_RANK]
+    following = [*range(1, len(pieces)), NO_RANK]
     previous = list(range(-1, len(pieces) - 1))
     alive = [True] * len(pieces)
 

@@ -114,11 +114,10 @@ class GPTDataset:
             yield sequence, offset, self._indexed.get(sequence, offset, length)
 
     def _foreign_id(self, row: int, vocab_size: int) -> str:
-        for sequence, offset, part in self._parts(row):
-            foreign = (part < 0) | (part >= vocab_size)
-            if foreign.any():
-                at = int(np.argmax(foreign))
-                break
+        sequence, offset, part = next(
+            piece for piece in self._parts(row) if ((piece[2] < 0) | (piece[2] >= vocab_size)).any()
+        )
+        at = int(np.argmax((part < 0) | (part >= vocab_size)))
         return (
             f"{self._indexed.bin_path}: token id {int(part[at])} at byte "
             f"{self._indexed.byte_position(sequence, offset + at)} (sequence {sequence}, token {offset + at}), but the "

@@ -1,8 +1,8 @@
 """Micro-batches of one data-parallel rank, in the step or read ahead by threads.
 
 A rank's micro-batches form one endless row (sampler.py), however many of them a step takes, so reading ahead needs no
-knowledge of batch sizes to come. Threads, not processes: the work is copying from a mapping, and nothing is forked after
-CUDA is up. Knows nothing of what a sample is made of.
+knowledge of batch sizes to come. Threads, not processes: the work is copying from a mapping, and nothing is forked
+after CUDA is up. Knows nothing of what a sample is made of.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _HostBatch:
 class BatchLoader:
     """This rank's micro-batches of a data set; close() it, or use it in a with block.
 
-    num_workers: 0 reads in next_microbatches(); N > 0: N threads read 2 N micro-batches ahead. The batches are the same.
+    num_workers: 0 reads in next_microbatches(); N > 0: N threads read 2 N micro-batches ahead. The batches are equal.
     wrap: start again at the end (validation), instead of an error (training).
     """
 
@@ -94,7 +94,7 @@ class BatchLoader:
     def next_microbatches(self, consumed_samples: int, num_microbatches: int) -> list[MicroBatch]:
         """This rank's micro-batches of the step that begins after consumed_samples samples of this data set.
 
-        The copies to a CUDA device are queued on the current stream. Errors, whichever thread met them: ConfigError when
+        Copies to a CUDA device are queued on the current stream. Errors, whichever thread met them: ConfigError when
         training data ends before the step does, on every rank alike; what reading raises, on the rank that reads.
         """
         stop = consumed_samples + num_microbatches * self.round_size

@@ -2,12 +2,12 @@
 
 [Note: the three indices]
 document index: the sequence ids of the split, once per epoch, shuffled: the token stream to be cut.
-sample index:   row i is (position in the document index, offset in that sequence) of the first token of sample i. Its last
-                token, which is only a label, is the first of sample i + 1.
+sample index:   row i is (position in the document index, offset in that sequence) of the first token of sample i. Its
+                last token, which is only a label, is the first of sample i + 1.
 shuffle index:  the order in which samples are handed out.
 Document and shuffle index are shuffled over all epochs at once, unless the last epoch is to give less than 80% of its
-samples: then it is shuffled apart, behind the others. Random numbers are numpy's legacy RandomState(seed), drawn for the
-document index first.
+samples: then it is shuffled apart, behind the others. Random numbers are numpy's legacy RandomState(seed), drawn for
+the document index first.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ class GPTSentencePieceTokenizer:
         self.eod: int = self._model.eos_id()
         if self.eod < 0:
             raise ConfigError(
-                f"--tokenizer-model {model} has no end-of-sentence piece, which GPTSentencePieceTokenizer needs to end a "
-                "document: train it with one, or use --tokenizer-type SentencePieceTokenizer"
+                f"--tokenizer-model {model} has no end-of-sentence piece, which GPTSentencePieceTokenizer ends a "
+                "document with: train it with one, or use --tokenizer-type SentencePieceTokenizer"
             )
 
     def encode(self, text: str) -> list[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -28,7 +28,7 @@ class StagedFile:
         if self.path.is_dir():
             raise IsADirectoryError(f"cannot write {self.path}: a folder of that name is in the way")
         try:
-            self._file = open(self._temporary, "xb")  # noqa: SIM115 - closed by seal() or discard()
+            self._file = open(self._temporary, "xb")  # closed by seal() or discard()
         except OSError as error:
             raise OSError(error.errno, f"cannot write into folder {self.path.parent}: {error.strerror}") from error
 
@@ -53,10 +53,10 @@ class StagedFile:
 
     def discard(self) -> None:
         """Remove the temporary file; nothing happens after publish(). Never touches the target."""
-        try:
+        with suppress(
+            OSError
+        ):  # closing flushes; what fails there failed in write() or seal() already, and is thrown away
             self._file.close()
-        except OSError:
-            pass  # the flush of a file that is thrown away; its first failure was raised by write() or seal()
         self._temporary.unlink(missing_ok=True)
 
     def __enter__(self) -> StagedFile:
