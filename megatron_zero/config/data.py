@@ -39,7 +39,13 @@ class TokenizerConfig:
 @dataclass(frozen=True, slots=True)
 class CheckpointConfig:
     save: str | None = knob(None, flag="--save", kind="str", help="checkpoint directory to write")
-    save_interval: int | None = knob(None, flag="--save-interval", kind="int", help="iterations between saves")
+    save_interval: int | None = knob(
+        None,
+        flag="--save-interval",
+        aliases=("--persistent-save-interval",),
+        kind="int",
+        help="iterations between saves",
+    )
     load: str | None = knob(
         None, flag="--load", kind="str", help="checkpoint directory to resume from; absent = start fresh, and say so"
     )

@@ -8,7 +8,7 @@ This module knows nothing of any particular knob.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ class Knob:
 
     flag: canonical command-line spelling ("--hidden-size"), or None where only JSON names it.
     aliases: other spellings of the same flag.
-    json: dotted DeepSpeed path ("zero_optimization.stage"), or None.
+    json: dotted DeepSpeed path ("zero_optimization.stage"; "a.b[0]" is the first element of the list a.b), or None.
     json_aliases: other dotted paths with the same meaning.
     kind: "int", "float", "str", "bool", "ints", "strs", "floats" or "split"; the parser of the value.
     switch: for bool flags: the value that the bare flag sets (True for "--bf16", False for "--no-...").
@@ -76,3 +76,11 @@ def collect(rules: list[Callable[[], None]]) -> list[str]:
         except ConfigError as error:
             messages.append(str(error))
     return messages
+
+
+def raise_all(messages: Sequence[str]) -> None:
+    """Raise one ConfigError that lists every message; nothing happens without one."""
+    if len(messages) == 1:
+        raise ConfigError(messages[0])
+    if messages:
+        raise ConfigError(f"{len(messages)} problems:\n" + "\n".join(f"  - {message}" for message in messages))

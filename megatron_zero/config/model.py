@@ -24,7 +24,9 @@ class ModelConfig:
         kind="int",
         help="the vocabulary is padded to a multiple of this times the tensor-parallel size",
     )
-    layernorm_epsilon: float = knob(1e-5, flag="--layernorm-epsilon", kind="float", help="LayerNorm epsilon")
+    layernorm_epsilon: float = knob(
+        1e-5, flag="--layernorm-epsilon", aliases=("--norm-epsilon",), kind="float", help="LayerNorm epsilon"
+    )
     attention_dropout: float = knob(0.1, flag="--attention-dropout", kind="float", help="dropout on attention weights")
     hidden_dropout: float = knob(0.1, flag="--hidden-dropout", kind="float", help="dropout on block outputs")
     init_method_std: float = knob(0.02, flag="--init-method-std", kind="float", help="std of the normal initialisation")

@@ -13,15 +13,16 @@ class AdamConfig:
         "AdamW",
         json="optimizer.type",
         kind="str",
-        choices=("Adam", "AdamW"),
+        choices=("Adam", "AdamW", "adam", "adamw"),
         auto=False,
         help="both mean decoupled weight decay (AdamW), as DeepSpeed's default adam_w_mode does",
     )
     lr: float | None = knob(None, flag="--lr", json="optimizer.params.lr", kind="float", help="peak learning rate")
-    adam_beta1: float = knob(0.9, flag="--adam-beta1", kind="float", help="decay of the first moment")
-    adam_beta2: float = knob(0.999, flag="--adam-beta2", kind="float", help="decay of the second moment")
-    betas: tuple[float, ...] = knob(
-        (), json="optimizer.params.betas", kind="floats", help="[beta1, beta2]; the command line wins"
+    adam_beta1: float = knob(
+        0.9, flag="--adam-beta1", json="optimizer.params.betas[0]", kind="float", help="decay of the first moment"
+    )
+    adam_beta2: float = knob(
+        0.999, flag="--adam-beta2", json="optimizer.params.betas[1]", kind="float", help="decay of the second moment"
     )
     adam_eps: float = knob(
         1e-8, flag="--adam-eps", json="optimizer.params.eps", kind="float", help="floor of Adam's denominator"

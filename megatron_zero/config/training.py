@@ -92,7 +92,10 @@ class EvalConfig:
 class LoggingConfig:
     log_interval: int = knob(100, flag="--log-interval", kind="int", help="iterations between log lines")
     steps_per_print: int | None = knob(
-        None, json="steps_per_print", kind="int", help="steps between the engine's `step=..., skipped=..., lr=...` lines"
+        None,
+        json="steps_per_print",
+        kind="int",
+        help="steps between the engine's `step=..., skipped=..., lr=...` lines",
     )
     wall_clock_breakdown: bool = knob(
         False, json="wall_clock_breakdown", kind="bool", help="print forward, backward and step times"

@@ -40,6 +40,7 @@ class OffloadOptimizerConfig:
     cpu_optimizer: bool = knob(
         False,
         flag="--cpu-optimizer",
+        aliases=("--optimizer-cpu-offload",),
         kind="bool",
         help="optimizer on the host: with no offload_optimizer block, device cpu and ratio 1",
     )
@@ -68,7 +69,7 @@ class ZeroConfig:
         json="prescale_gradients",
         kind="bool",
         choices=(False,),
-        help="divide before the reduction; only false is built (gradients are averaged in fp32, which needs no prescale)",
+        help="divide before the reduction; only false is built (averaging in fp32 needs no prescale)",
     )
     deepspeed: bool = knob(False, flag="--deepspeed", kind="bool", help="read the JSON named by --deepspeed_config")
     deepspeed_config: str | None = knob(

@@ -1,0 +1,367 @@
+"""Every rule about the merged configuration that needs no world size: small functions, all run, one ConfigError.
+
+A rule takes a Subject and returns nothing, or raises ConfigError naming the setting as the user wrote it.
+Rules that need the data-parallel size are in derive.py; clashes between command line and JSON in precedence.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Final
+
+from .derive import check_rampup
+from .fields import ConfigError, Knob, collect, raise_all
+from .tree import RunConfig, walk_knobs
+from .values import show
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The configuration under test and where its values come from."""
+
+    config: RunConfig
+    sources: Mapping[str, str]
+    knobs: Mapping[str, Knob]
+
+    def get(self, path: str) -> Any:
+        return attrgetter(path)(self.config)
+
+    def name(self, path: str) -> str:
+        """The flag, or the JSON key where no flag exists or the JSON gave the value."""
+        knob = self.knobs[path]
+        from_json = ":" in self.sources.get(path, "") and not self.sources[path].startswith("derived")
+        name = knob.json if knob.flag is None or (from_json and knob.json) else knob.flag
+        assert name is not None, f"{path} has neither flag nor key"
+        return name
+
+    def say(self, path: str) -> str:
+        """Name and value, with the line of the file where it comes from one: "gradient_clipping -1 (ds.json:4)"."""
+        source = self.sources.get(path, "")
+        origin = f" ({source})" if ":" in source else ""
+        return f"{self.name(path)} {show(self.get(path))}{origin}"
+
+    def reject(self, path: str, rule: str) -> ConfigError:
+        return ConfigError(f"{self.say(path)}: {rule}")
+
+
+Rule = Callable[[Subject], None]
+
+AT_LEAST_ONE: Final = (
+    "model.num_layers",
+    "model.hidden_size",
+    "model.num_attention_heads",
+    "model.seq_length",
+    "model.max_position_embeddings",
+    "model.make_vocab_size_divisible_by",
+    "parallel.tensor_model_parallel_size",
+    "parallel.pipeline_model_parallel_size",
+    "batch.micro_batch_size",
+    "batch.global_batch_size",
+    "batch.gradient_accumulation_steps",
+    "train.train_iters",
+    "train.train_samples",
+    "train.train_tokens",
+    "train.exit_interval",
+    "train.max_consecutive_skips",
+    "evaluation.eval_interval",
+    "logging.log_interval",
+    "logging.steps_per_print",
+    "logging.tensorboard_queue_size",
+    "schedule.lr_decay_tokens",
+    "precision.hysteresis",
+    "precision.loss_scale_window",
+    "zero.sub_group_size",
+    "tokenizer.vocab_size",
+    "checkpoint.save_interval",
+)
+ABOVE_ZERO: Final = (
+    "model.layernorm_epsilon",
+    "model.init_method_std",
+    "parallel.distributed_timeout_minutes",
+    "train.exit_duration_in_mins",
+    "adam.adam_eps",
+)
+AT_LEAST_ZERO: Final = (
+    "train.seed",
+    "evaluation.eval_iters",
+    "adam.lr",
+    "adam.weight_decay",
+    "adam.clip_grad",
+    "schedule.min_lr",
+    "schedule.lr_warmup_tokens",
+    "precision.loss_scale",
+    "precision.min_loss_scale",
+    "precision.initial_scale_power",
+    "data.num_workers",
+)
+BELOW_ONE: Final = ("model.attention_dropout", "model.hidden_dropout", "adam.adam_beta1", "adam.adam_beta2")
+REQUIRED: Final = (
+    "model.num_layers",
+    "model.hidden_size",
+    "model.num_attention_heads",
+    "model.seq_length",
+    "model.max_position_embeddings",
+    "adam.lr",
+)
+TOKENIZER_FILES: Final[Mapping[str, tuple[str, ...]]] = {
+    "GPT2BPETokenizer": ("tokenizer.vocab_file", "tokenizer.merge_file"),
+    "GPTSentencePieceTokenizer": ("tokenizer.tokenizer_model",),
+    "SentencePieceTokenizer": ("tokenizer.tokenizer_model",),
+    "NullTokenizer": ("tokenizer.vocab_size",),
+}
+
+
+def validate(config: RunConfig, sources: Mapping[str, str]) -> None:
+    """Raise one ConfigError with the message of every broken rule."""
+    subject = Subject(config, sources, dict(walk_knobs()))
+    raise_all(collect([partial(rule, subject) for rule in all_rules()]))
+
+
+def warnings(config: RunConfig) -> Iterator[str]:
+    """Legal settings that do less than they seem to."""
+    if config.checkpoint.save_interval is not None and config.checkpoint.save is None:
+        yield "--save-interval without --save: no checkpoint is written"
+    if config.checkpoint.save is None and (config.train.exit_interval or config.train.exit_duration_in_mins):
+        yield "--exit-interval or --exit-duration-in-mins without --save: the run exits without a checkpoint"
+
+
+def all_rules() -> list[Rule]:
+    """Number ranges, required settings, then the named rules below."""
+    rules: list[Rule] = [partial(required, path=path) for path in REQUIRED]
+    rules += [partial(at_least, path=path, least=1) for path in AT_LEAST_ONE]
+    rules += [partial(at_least, path=path, least=0) for path in AT_LEAST_ZERO]
+    rules += [partial(above_zero, path=path) for path in ABOVE_ZERO]
+    rules += [partial(zero_to_below_one, path=path) for path in BELOW_ONE]
+    rules += [
+        heads_divide_hidden,
+        sequence_fits_positions,
+        a_batch_size_is_given,
+        the_run_has_a_length,
+        iterations_exclude_samples,
+        rampup_reaches_the_final_batch,
+        rampup_is_sample_based,
+        tensor_parallel_is_one,
+        pipeline_is_one,
+        offload_needs_a_stage,
+        ratio_is_a_share,
+        deepspeed_and_its_json_come_together,
+        min_lr_is_not_above_lr,
+        warmup_is_below_decay,
+        save_needs_an_interval,
+        one_data_prefix,
+        tokenizer_has_its_files,
+        split_leaves_training_data,
+        partial(can_be_a_folder, path="checkpoint.save"),
+        partial(can_be_a_folder, path="logging.tensorboard_dir"),
+        jsonl_can_be_a_file,
+    ]
+    return rules
+
+
+def required(subject: Subject, *, path: str) -> None:
+    if subject.get(path) is None:
+        raise ConfigError(f"{subject.name(path)} is required ({subject.knobs[path].help})")
+
+
+def at_least(subject: Subject, *, path: str, least: int) -> None:
+    value = subject.get(path)
+    if value is not None and value < least:
+        raise subject.reject(path, f"must be at least {least}")
+
+
+def above_zero(subject: Subject, *, path: str) -> None:
+    value = subject.get(path)
+    if value is not None and value <= 0:
+        raise subject.reject(path, "must be above 0")
+
+
+def zero_to_below_one(subject: Subject, *, path: str) -> None:
+    if not 0 <= subject.get(path) < 1:
+        raise subject.reject(path, "must be at least 0 and below 1")
+
+
+def heads_divide_hidden(subject: Subject) -> None:
+    hidden, heads = subject.config.model.hidden_size, subject.config.model.num_attention_heads
+    if hidden and heads and heads > 0 and hidden % heads:
+        raise ConfigError(
+            f"{subject.say('model.hidden_size')} is not a multiple of {subject.say('model.num_attention_heads')};"
+            f" nearest valid --hidden-size: {max(hidden // heads, 1) * heads} or {(hidden // heads + 1) * heads}"
+        )
+
+
+def sequence_fits_positions(subject: Subject) -> None:
+    length, rows = subject.config.model.seq_length, subject.config.model.max_position_embeddings
+    if length is not None and rows is not None and length > rows:
+        raise ConfigError(
+            f"{subject.say('model.seq_length')} is above {subject.say('model.max_position_embeddings')}:"
+            f" the position table needs a row for each position"
+        )
+
+
+def a_batch_size_is_given(subject: Subject) -> None:
+    batch = subject.config.batch
+    if batch.micro_batch_size is None and batch.global_batch_size is None:
+        raise ConfigError("--micro-batch-size is required (or --global-batch-size, or the JSON's batch keys)")
+
+
+def the_run_has_a_length(subject: Subject) -> None:
+    train = subject.config.train
+    if train.train_iters is None and train.train_samples is None and train.train_tokens is None:
+        raise ConfigError("the run has no length: give --train-iters, --train-samples or --train-tokens")
+
+
+def iterations_exclude_samples(subject: Subject) -> None:
+    train = subject.config.train
+    if train.train_iters is not None and train.train_samples is not None:
+        raise ConfigError(
+            f"{subject.say('train.train_iters')} and {subject.say('train.train_samples')} exclude each other: give one"
+        )
+
+
+def rampup_reaches_the_final_batch(subject: Subject) -> None:
+    batch = subject.config.batch
+    if not batch.rampup_batch_size:
+        return
+    if batch.global_batch_size is None:
+        raise subject.reject("batch.rampup_batch_size", "needs --global-batch-size, the size to grow to")
+    check_rampup(batch.rampup_batch_size, batch.global_batch_size)
+
+
+def rampup_is_sample_based(subject: Subject) -> None:
+    train = subject.config.train
+    if subject.config.batch.rampup_batch_size and train.train_iters is not None:
+        raise subject.reject(
+            "batch.rampup_batch_size",
+            f"needs a run counted in samples or tokens: use --train-samples or --train-tokens in place of"
+            f" {subject.say('train.train_iters')}",
+        )
+
+
+def tensor_parallel_is_one(subject: Subject) -> None:
+    if subject.config.parallel.tensor_model_parallel_size > 1:
+        raise subject.reject(
+            "parallel.tensor_model_parallel_size",
+            "tensor parallelism is not built yet: use 1 (MP_SIZE=1 in the scripts); ZeRO stage 3 shards the weights",
+        )
+
+
+def pipeline_is_one(subject: Subject) -> None:
+    parallel = subject.config.parallel
+    if parallel.pipeline_model_parallel_size <= 1:
+        return
+    if parallel.no_pipeline_parallel:
+        raise subject.reject("parallel.pipeline_model_parallel_size", "contradicts --no-pipeline-parallel: use 1")
+    raise subject.reject(
+        "parallel.pipeline_model_parallel_size",
+        "pipeline parallelism is not built yet: use 1 (PP_SIZE=1 in the scripts)",
+    )
+
+
+def offload_needs_a_stage(subject: Subject) -> None:
+    zero = subject.config.zero
+    if zero.stage == 0 and zero.offload_optimizer.device != "none":
+        source = subject.sources.get("zero.offload_optimizer.device", "default")
+        raise ConfigError(
+            f"the optimizer is to be offloaded to {zero.offload_optimizer.device} ({source}) at ZeRO stage 0, which has"
+            " no shard to offload: set zero_optimization.stage (or --zero-stage) to 1, 2 or 3"
+        )
+
+
+def ratio_is_a_share(subject: Subject) -> None:
+    path = "zero.offload_optimizer.ratio"
+    if not 0 <= subject.get(path) <= 1:
+        raise subject.reject(path, "must be from 0 (all on the GPU) to 1 (all on the host)")
+
+
+def deepspeed_and_its_json_come_together(subject: Subject) -> None:
+    zero = subject.config.zero
+    if zero.deepspeed and zero.deepspeed_config is None:
+        raise ConfigError("--deepspeed needs --deepspeed_config FILE, the JSON to read")
+    if zero.deepspeed_config is not None and not zero.deepspeed:
+        raise subject.reject("zero.deepspeed_config", "is only read with --deepspeed (as upstream): add --deepspeed")
+
+
+def min_lr_is_not_above_lr(subject: Subject) -> None:
+    peak, floor = subject.config.adam.lr, subject.config.schedule.min_lr
+    if peak is not None and floor > peak:
+        raise ConfigError(f"{subject.say('schedule.min_lr')} is above {subject.say('adam.lr')}: the floor is no floor")
+
+
+def warmup_is_below_decay(subject: Subject) -> None:
+    warmup, decay = subject.config.schedule.lr_warmup_tokens, subject.config.schedule.lr_decay_tokens
+    if warmup is not None and decay is not None and warmup >= decay:
+        raise ConfigError(
+            f"{subject.say('schedule.lr_warmup_tokens')} is not below {subject.say('schedule.lr_decay_tokens')}:"
+            " the decay length includes the warm-up; shorten the warm-up or lengthen the decay"
+        )
+
+
+def save_needs_an_interval(subject: Subject) -> None:
+    checkpoint = subject.config.checkpoint
+    if checkpoint.save is not None and checkpoint.save_interval is None:
+        raise subject.reject("checkpoint.save", "needs --save-interval N, the iterations between checkpoints")
+
+
+def one_data_prefix(subject: Subject) -> None:
+    prefixes = subject.config.data.data_path
+    if not prefixes:
+        raise ConfigError("--data-path is required (the prefix of a .bin/.idx pair)")
+    if len(prefixes) > 1:
+        raise subject.reject(
+            "data.data_path", "takes exactly one prefix: blends (weight prefix weight prefix ...) are not built yet"
+        )
+
+
+def tokenizer_has_its_files(subject: Subject) -> None:
+    kind = subject.config.tokenizer.tokenizer_type
+    missing = [subject.name(path) for path in TOKENIZER_FILES[kind] if subject.get(path) is None]
+    if missing:
+        raise ConfigError(f"--tokenizer-type {kind} needs {' and '.join(missing)}")
+
+
+def split_leaves_training_data(subject: Subject) -> None:
+    if float(subject.config.data.split.split(",")[0]) == 0:
+        raise subject.reject("data.split", "leaves no documents to train on")
+
+
+def can_be_a_folder(subject: Subject, *, path: str) -> None:
+    """The path is a folder, or can be made below one. Nothing is created."""
+    value = subject.get(path)
+    if value is None:
+        return
+    obstacle = _obstacle(Path(value))
+    if obstacle is not None:
+        raise subject.reject(path, f"cannot be written: {obstacle}")
+
+
+def jsonl_can_be_a_file(subject: Subject) -> None:
+    value = subject.config.logging.log_jsonl
+    if value is None:
+        return
+    target = Path(value)
+    if target.is_dir():
+        raise subject.reject("logging.log_jsonl", "is a folder: name a file")
+    obstacle = _obstacle(target if target.exists() and not target.is_file() else target.absolute().parent)
+    if obstacle is not None:
+        raise subject.reject("logging.log_jsonl", f"cannot be written: {obstacle}")
+
+
+def _obstacle(folder: Path) -> str | None:
+    """Why `folder` can neither be used nor made, or None. Looks at the nearest ancestor that exists."""
+    for ancestor in (folder.absolute(), *folder.absolute().parents):
+        try:
+            if not os.path.lexists(ancestor):
+                continue
+            if not ancestor.is_dir():
+                return f"{ancestor} is not a folder"
+            if not os.access(ancestor, os.W_OK | os.X_OK):
+                return f"{ancestor} is not writable"
+            return None
+        except OSError as error:
+            return f"{ancestor}: {error.strerror}"
+    return None
