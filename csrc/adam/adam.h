@@ -1,48 +1,58 @@
-// One AdamW step over a range, in one pass: read gradient, master and moments; write master, moments, working copy.
+// One AdamW step (decoupled weight decay) over a flat range, in one pass.
 //
-// Per element, every operation rounded on its own (no fused multiply-add anywhere), all in fp32:
+// For every element, each operation rounded to fp32 on its own (no fma), in this order:
+//
 //   g = grad * grad_scale
-//   m = (beta1 * m) + (one_minus_beta1 * g)              |m| < 2^-126 is stored and used as 0
-//   v = (beta2 * v) + (one_minus_beta2 * (g * g))        |v| < 2^-126 is stored and used as 0
+//   m = (beta1 * m) + (one_minus_beta1 * g)            then 0 if |m| < 2^-126
+//   v = (beta2 * v) + (one_minus_beta2 * (g * g))      then 0 if |v| < 2^-126
 //   d = (sqrt(v) / sqrt_bias_correction2) + eps
 //   w = (w * decay) - (step_size * (m / d))
-// The result of an element depends on nothing but that element, so it is the same for any cut of the range, any
-// number of threads and any SIMD level, and equal to the plain-torch form (ops/cpu_adam.py) bit for bit.
+//   working = w rounded to nearest even
+//
+// with correctly rounded square root and division. An element's result depends on that element
+// alone: not on the instruction set, the number of threads, or where a range was cut.
+// megatron_zero/ops/cpu_adam.py has the same formula in plain torch; tests hold the two to bit
+// equality.
+
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
-#include "../common/cpu_features.h"
+#include "common/cpu_features.h"
+#include "common/dtype.h"
 
 namespace mz {
 
-enum class DType { kFloat32, kBFloat16, kFloat16 };
-
-// Computed in double by the caller and rounded once.
+// Constants of one step, each computed in double by the caller and rounded once.
 struct AdamScalars {
-  float beta1, one_minus_beta1, beta2, one_minus_beta2, sqrt_bias_correction2, eps, decay, step_size, grad_scale;
+  float beta1;
+  float one_minus_beta1;
+  float beta2;
+  float one_minus_beta2;
+  float sqrt_bias_correction2;  // sqrt(1 - beta2^t)
+  float eps;
+  float decay;      // 1 - lr * weight_decay
+  float step_size;  // lr / (1 - beta1^t)
+  float grad_scale;
 };
 
-// numel elements each, any alignment that their type allows, none overlapping another.
-// working may be null: then no working copy is written.
+// The memory of one call: owned by the caller, naturally aligned, pairwise disjoint.
 struct AdamRange {
-  float* master;
-  float* exp_avg;
-  float* exp_avg_sq;
-  const void* grad;
+  float* master;      // read and written
+  float* exp_avg;     // read and written
+  float* exp_avg_sq;  // read and written
+  const void* grad;   // read
   DType grad_dtype;
-  void* working;
+  void* working;  // written; null: no working copy
   DType working_dtype;
-  std::size_t numel;
+  int64_t numel;
 };
 
-// Thread-safe on disjoint ranges. num_threads: at most this many threads work; small ranges use fewer.
-// Throws std::invalid_argument for num_threads < 1 or a level that this build does not have.
-void AdamStep(const AdamRange& range, const AdamScalars& scalars, SimdLevel level, int num_threads);
-
-// The two forms of the one loop.
-void AdamStepBaseline(const AdamRange& range, const AdamScalars& scalars);
-void AdamStepAvx512(const AdamRange& range, const AdamScalars& scalars);
+// Updates the range in place, on up to num_threads threads if it is large. Ranges that do not
+// overlap may be stepped from several threads at once. Throws CheckError, before anything is
+// written, if num_threads < 1, if this processor cannot run `level`, or if two of the arrays
+// overlap.
+void adamw_step(const AdamRange& range, const AdamScalars& scalars, SimdLevel level,
+                int num_threads);
 
 }  // namespace mz

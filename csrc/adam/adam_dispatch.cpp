@@ -20,7 +20,8 @@ void run_baseline(const AdamRange& r, const AdamScalars& scalars, int64_t begin,
 
 #if MZ_HAVE_AVX512
 template <typename Grad, typename Working>
-MZ_TARGET_AVX512 void run_avx512(const AdamRange& r, const AdamScalars& scalars, int64_t begin, int64_t end) {
+MZ_TARGET_AVX512 void run_avx512(const AdamRange& r, const AdamScalars& scalars, int64_t begin,
+                                 int64_t end) {
   adamw_loop(r.master, r.exp_avg, r.exp_avg_sq, static_cast<const Grad*>(r.grad),
              static_cast<Working*>(r.working), begin, end, scalars);
 }
@@ -91,10 +92,12 @@ void check_disjoint(const AdamRange& r) {
 
 }  // namespace
 
-void adamw_step(const AdamRange& range, const AdamScalars& scalars, SimdLevel level, int num_threads) {
+void adamw_step(const AdamRange& range, const AdamScalars& scalars, SimdLevel level,
+                int num_threads) {
   MZ_CHECK(num_threads >= 1, "num_threads is ", num_threads, ", must be at least 1");
-  MZ_CHECK(level == SimdLevel::kBaseline || native_simd_level() == level, "simd level '", simd_level_name(level),
-           "' cannot run here; this processor and build support '", simd_level_name(native_simd_level()), "'");
+  MZ_CHECK(level == SimdLevel::kBaseline || native_simd_level() == level, "simd level '",
+           simd_level_name(level), "' cannot run here; this processor and build support '",
+           simd_level_name(native_simd_level()), "'");
   check_disjoint(range);
   const RangeFunction run = choose(range, level);
   parallel_for(range.numel, num_threads, [&](int64_t begin, int64_t end) {

@@ -1,6 +1,6 @@
-// The loop of adam.h. Plain C++, vectorised by the compiler; instantiated once for each instruction set by
-// adam_dispatch.cpp, into whose functions it is inlined. Nothing here may call an out-of-line function: it would be compiled for the
-// baseline only, or worse, be shared by the linker between instruction sets.
+// The loop of adam.h in plain C++, vectorised by the compiler. adam_dispatch.cpp inlines it into
+// one function for each instruction set. So nothing here may call a function that is not inlined:
+// that call would stop the vectorisation.
 
 #pragma once
 
@@ -16,7 +16,8 @@
 #error "results must be bit-exact: build without -ffast-math"
 #endif
 static_assert(FLT_EVAL_METHOD == 0 && std::numeric_limits<float>::is_iec559,
-              "float arithmetic must be IEEE single precision without excess (on 32-bit x86: -mfpmath=sse -msse2)");
+              "float arithmetic must be IEEE single precision without excess (on 32-bit x86: "
+              "-mfpmath=sse -msse2)");
 
 namespace mz {
 
@@ -36,9 +37,10 @@ MZ_ALWAYS_INLINE void store_working(Working* working, int64_t i, float value) {
 MZ_ALWAYS_INLINE void store_working(NoWorking*, int64_t, float) {}
 
 template <typename Grad, typename Working>
-MZ_ALWAYS_INLINE void adamw_loop(float* __restrict master, float* __restrict exp_avg, float* __restrict exp_avg_sq,
-                                 const Grad* __restrict grad, Working* __restrict working, int64_t begin,
-                                 int64_t end, const AdamScalars s) {
+MZ_ALWAYS_INLINE void adamw_loop(float* __restrict master, float* __restrict exp_avg,
+                                 float* __restrict exp_avg_sq, const Grad* __restrict grad,
+                                 Working* __restrict working, int64_t begin, int64_t end,
+                                 const AdamScalars s) {
   for (int64_t i = begin; i < end; ++i) {
     const float g = to_float(grad[i]) * s.grad_scale;
     const float m = flush_denormal((s.beta1 * exp_avg[i]) + (s.one_minus_beta1 * g));

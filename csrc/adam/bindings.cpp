@@ -1,5 +1,6 @@
-// megatron_zero._C_adam: the Python face of adam.h. Arrays come as buffers (ops/buffers.py), 16-bit floats as uint16 with
-// a dtype name beside them. Checks run with the GIL held, the step without it.
+// megatron_zero._C_adam: the Python face of adam.h. Arrays come as buffers (ops/buffers.py), 16-bit
+// floats as uint16 with a dtype name beside them. Checks run with the GIL held, the step without
+// it.
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -20,8 +21,9 @@ void check_numel(const BufferView& view, const char* name, int64_t numel) {
   MZ_CHECK(view.numel() == numel, name, " has ", view.numel(), " elements, master has ", numel);
 }
 
-void py_adamw_step(const py::buffer& master, const py::buffer& exp_avg, const py::buffer& exp_avg_sq,
-                   const py::buffer& grad, const std::string& grad_dtype, const std::optional<py::buffer>& working,
+void py_adamw_step(const py::buffer& master, const py::buffer& exp_avg,
+                   const py::buffer& exp_avg_sq, const py::buffer& grad,
+                   const std::string& grad_dtype, const std::optional<py::buffer>& working,
                    const std::string& working_dtype, const AdamScalars& scalars, int num_threads,
                    const std::string& simd) {
   const BufferView master_view(master, "master", DType::kFloat32, Access::kWrite);
@@ -29,7 +31,8 @@ void py_adamw_step(const py::buffer& master, const py::buffer& exp_avg, const py
   const BufferView exp_avg_sq_view(exp_avg_sq, "exp_avg_sq", DType::kFloat32, Access::kWrite);
   const BufferView grad_view(grad, "grad", dtype_from_name(grad_dtype), Access::kRead);
   std::optional<BufferView> working_view;
-  if (working) working_view.emplace(*working, "working", dtype_from_name(working_dtype), Access::kWrite);
+  if (working)
+    working_view.emplace(*working, "working", dtype_from_name(working_dtype), Access::kWrite);
 
   const int64_t numel = master_view.numel();
   check_numel(exp_avg_view, "exp_avg", numel);
@@ -61,13 +64,15 @@ PYBIND11_MODULE(_C_adam, module) {
 
   py::class_<AdamScalars>(module, "AdamScalars")
       .def(py::init([](float beta1, float one_minus_beta1, float beta2, float one_minus_beta2,
-                       float sqrt_bias_correction2, float eps, float decay, float step_size, float grad_scale) {
-             return AdamScalars{beta1,         one_minus_beta1, beta2, one_minus_beta2, sqrt_bias_correction2,
-                                eps, decay, step_size,       grad_scale};
+                       float sqrt_bias_correction2, float eps, float decay, float step_size,
+                       float grad_scale) {
+             return AdamScalars{
+                 beta1, one_minus_beta1, beta2,     one_minus_beta2, sqrt_bias_correction2,
+                 eps,   decay,           step_size, grad_scale};
            }),
            py::kw_only(), py::arg("beta1"), py::arg("one_minus_beta1"), py::arg("beta2"),
-           py::arg("one_minus_beta2"), py::arg("sqrt_bias_correction2"), py::arg("eps"), py::arg("decay"),
-           py::arg("step_size"), py::arg("grad_scale"));
+           py::arg("one_minus_beta2"), py::arg("sqrt_bias_correction2"), py::arg("eps"),
+           py::arg("decay"), py::arg("step_size"), py::arg("grad_scale"));
 
   module.def("adamw_step", &py_adamw_step, py::kw_only(), py::arg("master"), py::arg("exp_avg"),
              py::arg("exp_avg_sq"), py::arg("grad"), py::arg("grad_dtype"), py::arg("working"),

@@ -1,25 +1,31 @@
-// Checks that throw in every build (CPython builds extensions with NDEBUG, so assert() would be silent).
+// MZ_CHECK(condition, values...): throws CheckError in every build (CPython compiles extensions
+// with NDEBUG, so an assert would vanish). The message is the values streamed one after the other;
+// name the thing, its value and the rule. pybind11 turns CheckError into Python's ValueError.
+
 #pragma once
 
 #include <sstream>
 #include <stdexcept>
-#include <string>
 
 namespace mz {
 
+class CheckError : public std::invalid_argument {
+ public:
+  using std::invalid_argument::invalid_argument;
+};
+
 template <typename... Values>
-std::string Message(const Values&... values) {
-  std::ostringstream text;
-  (text << ... << values);
-  return text.str();
+[[noreturn]] void throw_check_error(const Values&... values) {
+  std::ostringstream message;
+  (message << ... << values);
+  throw CheckError(message.str());
 }
 
 }  // namespace mz
 
-// Throws std::invalid_argument with the values streamed one after the other.
-#define MZ_CHECK(condition, ...)                              \
-  do {                                                        \
-    if (!(condition)) {                                       \
-      throw std::invalid_argument(::mz::Message(__VA_ARGS__)); \
-    }                                                         \
+#define MZ_CHECK(condition, ...)            \
+  do {                                      \
+    if (!(condition)) {                     \
+      ::mz::throw_check_error(__VA_ARGS__); \
+    }                                       \
   } while (false)

@@ -1,5 +1,5 @@
-// The element types that cross from Python. Python's buffer protocol has no bfloat16, so 16-bit floats travel as
-// raw uint16 beside one of these names.
+// The element types that cross from Python. Python's buffer protocol has no bfloat16, so 16-bit
+// floats travel as raw uint16 beside one of these names.
 
 #pragma once
 
