@@ -234,3 +234,11 @@ def _abandon(backend: str) -> None:
         abort()
     else:
         dist.destroy_process_group()
+
+
+def request_deterministic_cublas() -> None:
+    """Give cuBLAS the fixed workspace without which its sums may change order; before the first CUDA matrix product.
+
+    A value that the user has set stays.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -19,6 +19,9 @@ from megatron_zero.storage.pinned import PinnedPool
 from .placement import Tier, TwinFlowPlan
 from .transit import DirectTransit, HostTransit, PinnedTransit
 
+# The plain-torch form makes some 24 bytes of temporaries an element: this bounds them to 400 MB.
+DEVICE_CHUNK_NUMEL = 1 << 24
+
 
 @dataclass(frozen=True, slots=True)
 class AdamHyperparameters:
@@ -136,16 +139,18 @@ class OffloadedAdam:
     def _step_on_device(self, state: AdamState, grad_shards: Sequence[Tensor], scalars: AdamScalars) -> None:
         unit = state.subgroup.unit
         for run in state.subgroup.runs():
-            in_state = slice(run.state_start, run.state_start + run.numel)
-            in_shard = slice(run.shard_start, run.shard_start + run.numel)
-            adamw_step_reference_(
-                state.master[in_state],
-                state.exp_avg[in_state],
-                state.exp_avg_sq[in_state],
-                grad_shards[unit][in_shard],
-                self._weights[unit][in_shard],
-                scalars=scalars,
-            )
+            for start in range(0, run.numel, DEVICE_CHUNK_NUMEL):
+                numel = min(DEVICE_CHUNK_NUMEL, run.numel - start)
+                in_state = slice(run.state_start + start, run.state_start + start + numel)
+                in_shard = slice(run.shard_start + start, run.shard_start + start + numel)
+                adamw_step_reference_(
+                    state.master[in_state],
+                    state.exp_avg[in_state],
+                    state.exp_avg_sq[in_state],
+                    grad_shards[unit][in_shard],
+                    self._weights[unit][in_shard],
+                    scalars=scalars,
+                )
 
     def _step_on_host(self, index: int, state: AdamState, scalars: AdamScalars) -> None:
         for piece in self._transit.pieces(index):

@@ -20,7 +20,7 @@ class ScheduleRunner(Generic[Batch]):
     def __init__(
         self, *, forward: Callable[[Batch], Tensor], after_backward: Callable[[], None], timers: Timers
     ) -> None:
-        self._forward = forward
+        self.forward = forward
         self._after_backward = after_backward
         self._timers = timers
 
@@ -36,7 +36,7 @@ class ScheduleRunner(Generic[Batch]):
             index = action.micro_batch
             with self._timers.span(action.kind.value, level=2):
                 if action.kind is ActionKind.FORWARD:
-                    live[index] = self._forward(micro_batches[index])
+                    live[index] = self.forward(micro_batches[index])
                     losses[index] = live[index].detach()
                 else:
                     (live.pop(index) / loss_divisor).backward()

@@ -32,8 +32,7 @@ def evaluate(
         with torch.no_grad():
             total = torch.zeros((), dtype=torch.float64, device=context.device)
             for iteration in range(eval_iters):
-                samples_per_iteration = num_microbatches * loader.micro_batch_size * context.dp.size
-                position = consumed_samples + iteration * samples_per_iteration
+                position = consumed_samples + iteration * num_microbatches * loader.round_size
                 for micro_batch in loader.next_microbatches(position, num_microbatches):
                     total += forward(micro_batch).double()
             all_reduce_(total, axis=context.dp)

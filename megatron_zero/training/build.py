@@ -1,0 +1,291 @@
+"""Config + mesh -> Trainer. Every object of a run is made here, in visible order."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from megatron_zero.checkpoint.load import latest_iteration
+from megatron_zero.config.derive import DerivedSizes
+from megatron_zero.config.fields import ConfigError
+from megatron_zero.config.load import LoadedConfig
+from megatron_zero.config.tree import RunConfig
+from megatron_zero.data.gpt_dataset import GPTDataset, build_train_valid_test, open_data_path, parse_split, split_ranges
+from megatron_zero.data.loader import BatchLoader, MicroBatch
+from megatron_zero.data.tokenizer import Tokenizer, build_tokenizer
+from megatron_zero.distributed.collectives import broadcast_object, raise_together
+from megatron_zero.distributed.context import ParallelContext
+from megatron_zero.distributed.launch import LaunchEnvironment
+from megatron_zero.distributed.rng import seed_everything
+from megatron_zero.model.gpt import GPTStage, no_weight_decay
+from megatron_zero.model.initialization import ParameterInitializer
+from megatron_zero.observability.timers import Timers
+from megatron_zero.offload.optimizer import AdamHyperparameters, OffloadedAdam
+from megatron_zero.offload.placement import TwinFlowPlan, plan_twin_flow
+from megatron_zero.optim.lr_schedule import LrSchedule
+from megatron_zero.optim.subgroup import Span, plan_subgroups
+from megatron_zero.pipeline.runner import ScheduleRunner
+from megatron_zero.zero.engine import ZeroEngine
+
+from .checkpointing import CheckpointParts, load_training
+from .exit import RunEnd
+from .reporting import Reporter
+from .state import TrainState
+from .train_step import StepParts
+from .trainer import EvalPlan, Intervals, Trainer, TrainerParts
+
+Result = TypeVar("Result")
+
+
+def build_trainer(loaded: LoadedConfig, context: ParallelContext, env: LaunchEnvironment) -> Trainer:
+    """The Trainer of a run, resumed from --load where that holds a checkpoint. Every rank calls it.
+
+    Whatever is wrong (files, sizes, a checkpoint of another model) is raised on every rank, before the first step and
+    before anything is written; only then are output folders made.
+    """
+    config = loaded.config
+    started = time.perf_counter()
+    tokenizer, sizes, datasets = together(context, "reading the data", lambda: _open_inputs(loaded, env))
+    reporter = together(
+        context, "opening the outputs", lambda: Reporter(loaded, sizes, context, started=started)
+    )
+    reporter.sizes()
+
+    seed_everything(config.train.seed + context.dp.rank, device=context.device)
+    stage, engine = build_engine(config, sizes, context)
+    optimizer = build_optimizer(config, engine, context, num_threads=host_threads(env))
+    lr_schedule = LrSchedule(
+        max_lr=_given(config.adam.lr),
+        min_lr=config.schedule.min_lr,
+        warmup_tokens=sizes.run.lr_warmup_tokens,
+        decay_tokens=sizes.run.lr_decay_tokens,
+        style=config.schedule.lr_decay_style,
+    )
+    reporter.placement(engine, optimizer)
+
+    state = TrainState()
+    checkpoint = CheckpointParts(
+        context=context,
+        engine=engine,
+        optimizer=optimizer,
+        lr_schedule=lr_schedule,
+        override_schedule=config.schedule.override_opt_param_scheduler,
+        identity=_identity(config, tokenizer),
+    )
+    resume(config, context, checkpoint, state, reporter)
+    together(context, "opening the logs", lambda: reporter.open_logs(state))
+
+    train, valid, test = (
+        None
+        if dataset is None
+        else BatchLoader(
+            dataset,
+            micro_batch_size=sizes.micro_batch_size,
+            dp_rank=context.dp.rank,
+            dp_size=context.dp.size,
+            device=context.device,
+            num_workers=config.data.num_workers,
+            wrap=dataset.name != "train",
+        )
+        for dataset in datasets
+    )
+    assert train is not None
+    timers = reporter.timers
+    runner = ScheduleRunner[MicroBatch](
+        forward=forward_of(stage), after_backward=engine.finish_micro_batch, timers=timers
+    )
+    step = StepParts(
+        context=context,
+        batch_schedule=sizes.batch_schedule,
+        loader=train,
+        runner=runner,
+        engine=engine,
+        optimizer=optimizer,
+        lr_schedule=lr_schedule,
+        clip_grad=config.adam.clip_grad,
+        seq_length=_given(config.model.seq_length),
+        timers=timers,
+        wants_exit=deadline(config.train.exit_duration_in_mins, started=started),
+    )
+    parts = TrainerParts(
+        context=context,
+        stage=stage,
+        step=step,
+        checkpoint=checkpoint,
+        validation=EvalPlan(valid, config.evaluation.eval_iters, sizes.num_microbatches),
+        test=EvalPlan(test, config.evaluation.eval_iters, sizes.num_microbatches),
+        end=RunEnd(
+            train_iterations=sizes.run.train_iterations,
+            train_tokens=config.train.train_tokens,
+            exit_interval=config.train.exit_interval,
+        ),
+        intervals=Intervals(
+            evaluate=config.evaluation.eval_interval if config.evaluation.eval_iters > 0 else None,
+            save=config.checkpoint.save_interval,
+        ),
+        save_root=Path(config.checkpoint.save) if config.checkpoint.save is not None else None,
+        max_consecutive_skips=config.train.max_consecutive_skips,
+        reporter=reporter,
+    )
+    return Trainer(parts, state)
+
+
+def together(context: ParallelContext, what: str, work: Callable[[], Result]) -> Result:
+    """work() on every rank, or the first failing rank's error on every rank."""
+    error: Exception | None = None
+    result: Result | None = None
+    try:
+        result = work()
+    except (ConfigError, OSError, ValueError, RuntimeError) as raised:
+        error = raised
+    raise_together(error, axis=context.world, what=what)
+    return result  # type: ignore[return-value]  # None only if work returned None
+
+
+def forward_of(stage: GPTStage) -> Callable[[MicroBatch], Tensor]:
+    """Micro-batch -> mean loss, as the schedule's runner wants it."""
+
+    def forward(batch: MicroBatch) -> Tensor:
+        loss: Tensor = stage(batch.tokens, labels=batch.labels, loss_mask=batch.loss_mask)
+        return loss
+
+    return forward
+
+
+def build_engine(config: RunConfig, sizes: DerivedSizes, context: ParallelContext) -> tuple[GPTStage, ZeroEngine]:
+    """The model, born on meta, and the engine that materialises and shards it as the ZeRO stage says."""
+    with torch.device("meta"):
+        stage = GPTStage(
+            config.model,
+            vocab_size=sizes.vocab_size,
+            padded_vocab_size=sizes.padded_vocab_size,
+            recompute=config.recompute.full,
+        )
+    engine = ZeroEngine(
+        stage,
+        stage.gather_units(),
+        stage=config.zero.stage,
+        dp=context.dp,
+        dtype=torch.bfloat16 if config.precision.bf16 else torch.float32,
+        device=context.device,
+        init=ParameterInitializer(config.model, seed=config.train.seed),
+    )
+    return stage, engine
+
+
+def plan_placement(config: RunConfig, engine: ZeroEngine) -> TwinFlowPlan:
+    """Sub-groups of what this rank owns, and their tiers."""
+    offload = config.zero.offload_optimizer
+    units = [
+        [
+            (
+                Span(span.name, span.shape, span.member_start, span.shard_start, span.numel),
+                not no_weight_decay(span.name, span.shape),
+            )
+            for span in layout.owned_spans(engine.shard_axis.rank)
+        ]
+        for layout in engine.layouts
+    ]
+    subgroups = plan_subgroups(units, sub_group_size=config.zero.sub_group_size)
+    return plan_twin_flow(subgroups, ratio=offload.ratio if offload.device == "cpu" else 0.0)
+
+
+def build_optimizer(
+    config: RunConfig, engine: ZeroEngine, context: ParallelContext, *, num_threads: int
+) -> OffloadedAdam:
+    """Adam over the placed sub-groups, masters filled from the same initialiser as the weights (in full fp32)."""
+    optimizer = OffloadedAdam(
+        plan_placement(config, engine),
+        weight_shards=engine.weight_shards,
+        hyperparameters=AdamHyperparameters(
+            beta1=config.adam.adam_beta1,
+            beta2=config.adam.adam_beta2,
+            eps=config.adam.adam_eps,
+            weight_decay=config.adam.weight_decay,
+        ),
+        device=context.device,
+        pin_memory=config.zero.offload_optimizer.pin_memory,
+        num_threads=num_threads,
+    )
+    fill = ParameterInitializer(config.model, seed=config.train.seed)
+    for piece in optimizer.state_slices():
+        if piece.key == "master":
+            fill(piece.name, piece.start, piece.data)
+    return optimizer
+
+
+def resume(
+    config: RunConfig, context: ParallelContext, checkpoint: CheckpointParts, state: TrainState, reporter: Reporter
+) -> None:
+    """Load the newest checkpoint of --load, if there is one; a folder that does not exist yet is a fresh start."""
+    if config.checkpoint.load is None:
+        return
+    root = Path(config.checkpoint.load)
+    # Rank 0 decides for all: two ranks that read the pointer themselves may see two answers.
+    found = together(
+        context, "reading the checkpoint", lambda: latest_iteration(root) if context.world.is_first else None
+    )
+    iteration = broadcast_object(found, axis=context.world)
+    if iteration is None:
+        reporter.fresh_start(root)
+        return
+    load_training(root, iteration, checkpoint, state)
+    reporter.resumed(root, state)
+
+
+def deadline(minutes: float | None, *, started: float) -> Callable[[], bool]:
+    """Whether this rank's wall clock has passed the limit, counted from `started` (time.perf_counter)."""
+    if minutes is None:
+        return lambda: False
+    return lambda: time.perf_counter() - started > minutes * 60.0
+
+
+def host_threads(env: LaunchEnvironment) -> int:
+    """Threads of the CPU kernel: this process's share of the cores it may run on."""
+    return max(1, len(os.sched_getaffinity(0)) // env.local_world_size)
+
+
+def _open_inputs(
+    loaded: LoadedConfig, env: LaunchEnvironment
+) -> tuple[Tokenizer, DerivedSizes, tuple[GPTDataset | None, GPTDataset | None, GPTDataset | None]]:
+    config = loaded.config
+    tokenizer = build_tokenizer(config.tokenizer)
+    sizes = DerivedSizes.of(config, world_size=env.world_size, vocab_size=tokenizer.vocab_size)
+    train, valid, test = sizes.run.num_samples
+    if test > 0 and not _has_documents(config, split=2):
+        test = 0  # nothing was promised for a test split: the run ends without that evaluation, and says so
+    datasets = build_train_valid_test(
+        config.data,
+        seq_length=_given(config.model.seq_length),
+        seed=config.train.seed,
+        num_samples=(train, valid, test),
+        vocab_size=tokenizer.vocab_size,
+    )
+    return tokenizer, sizes, datasets
+
+
+def _has_documents(config: RunConfig, *, split: int) -> bool:
+    first, last = split_ranges(parse_split(config.data.split), len(open_data_path(config.data.data_path)))[split]
+    return first < last
+
+
+def _identity(config: RunConfig, tokenizer: Tokenizer) -> dict[str, object]:
+    """What must not differ between a checkpoint and the run that loads it, by flag."""
+    return {
+        "--num-layers": config.model.num_layers,
+        "--hidden-size": config.model.hidden_size,
+        "--num-attention-heads": config.model.num_attention_heads,
+        "--max-position-embeddings": config.model.max_position_embeddings,
+        "vocabulary size": tokenizer.vocab_size,
+    }
+
+
+def _given(value: Result | None) -> Result:
+    assert value is not None, "validate.py refuses a run without this field"
+    return value

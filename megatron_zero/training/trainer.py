@@ -1,0 +1,155 @@
+"""The loop: train, log, evaluate, save, stop. It alone decides when."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from megatron_zero.data.loader import BatchLoader
+from megatron_zero.distributed.collectives import barrier
+from megatron_zero.distributed.context import ParallelContext
+
+from .checkpointing import CheckpointParts, save_training
+from .evaluate import evaluate
+from .exit import RunEnd
+from .reporting import Reporter
+from .state import StepReport, TrainState
+from .train_step import StepParts, train_step
+
+
+class TrainingFailed(RuntimeError):
+    """The run cannot go on (too many skipped steps in a row); raised on every rank at the same step."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvalPlan:
+    """loader: None = nothing to evaluate on.   num_microbatches: of one global batch, per rank."""
+
+    loader: BatchLoader | None
+    eval_iters: int
+    num_microbatches: int
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """In iterations; None = never."""
+
+    evaluate: int | None
+    save: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerParts:
+    context: ParallelContext
+    stage: nn.Module
+    step: StepParts
+    checkpoint: CheckpointParts
+    validation: EvalPlan
+    test: EvalPlan
+    end: RunEnd
+    intervals: Intervals
+    save_root: Path | None
+    max_consecutive_skips: int
+    reporter: Reporter
+
+
+class Trainer:
+    """parts: everything a run uses; state: where it is, mutated by run()."""
+
+    def __init__(self, parts: TrainerParts, state: TrainState) -> None:
+        self.parts = parts
+        self.state = state
+        self._saved_iteration = state.iteration
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End reading threads, logs and page-locked memory, also after an error. May be called twice."""
+        for loader in (self.parts.step.loader, self.parts.validation.loader, self.parts.test.loader):
+            if loader is not None:
+                loader.close()
+        self.parts.reporter.close()
+        self.parts.step.optimizer.close()
+        self.parts.step.engine.close()
+
+    def run(self) -> str:
+        """Train until an end is reached, then evaluate and save once more; the reason of the end.
+
+        Raises TrainingFailed on every rank after max_consecutive_skips skipped steps in a row.
+        """
+        parts, state = self.parts, self.state
+        parts.stage.train()
+        reason = parts.end.reason(state, wants_exit=False)
+        reported = time.perf_counter()
+        while reason is None:
+            report = train_step(parts.step, state)
+            now = time.perf_counter()
+            parts.reporter.step(report, state, elapsed_ms=(now - reported) * 1000.0)
+            reported = now
+            self._check_skips(report)
+            reason = parts.end.reason(state, wants_exit=report.wants_exit)
+            if _due(state.iteration, parts.intervals.evaluate) and reason is None:
+                self._evaluate(parts.validation, "validation")
+                reported = time.perf_counter()
+            if _due(state.iteration, parts.intervals.save) and reason is None:
+                self.save()
+                reported = time.perf_counter()
+        self.finish()
+        return reason
+
+    def finish(self) -> None:
+        """The last evaluations, then the last save."""
+        self._evaluate(self.parts.validation, "validation")
+        self._evaluate(self.parts.test, "test")
+        if self._saved_iteration != self.state.iteration:
+            self.save()
+
+    def save(self) -> None:
+        """Write a checkpoint of now, if this run saves at all. Every rank calls it."""
+        if self.parts.save_root is None:
+            return
+        self.parts.reporter.saving(self.state.iteration, self.parts.save_root)
+        done = save_training(self.parts.save_root, self.parts.checkpoint, self.state)
+        self._saved_iteration = self.state.iteration
+        self.parts.reporter.saved(self.state.iteration, self.parts.save_root, done)
+        barrier(axis=self.parts.context.world)
+
+    def _evaluate(self, plan: EvalPlan, split: str) -> None:
+        if plan.loader is None or plan.eval_iters == 0:
+            return
+        state = self.state
+        started = time.perf_counter()
+        loss = evaluate(
+            self.parts.stage,
+            self.parts.step.runner.forward,
+            plan.loader,
+            context=self.parts.context,
+            consumed_samples=state.consumed_valid_samples if split == "validation" else 0,
+            eval_iters=plan.eval_iters,
+            num_microbatches=plan.num_microbatches,
+        )
+        # An evaluation that only the end of this run causes is not counted: a resumed run evaluates what an
+        # uninterrupted one does.
+        if split == "validation" and _due(state.iteration, self.parts.intervals.evaluate):
+            state.consumed_valid_samples += plan.eval_iters * plan.num_microbatches * plan.loader.round_size
+        self.parts.reporter.evaluation(loss, state, split=split, seconds=time.perf_counter() - started)
+
+    def _check_skips(self, report: StepReport) -> None:
+        limit = self.parts.max_consecutive_skips
+        if self.state.consecutive_skips >= limit:
+            raise TrainingFailed(
+                f"iteration {self.state.iteration}: {limit} steps in a row were skipped because gradients were not "
+                f"finite (loss {report.loss}, grad norm {report.grad_norm}); weights are those of the last good step. "
+                "Look at the data and the learning rate, or raise --max-consecutive-skips"
+            )
+
+
+def _due(iteration: int, interval: int | None) -> bool:
+    return interval is not None and iteration % interval == 0

@@ -1,0 +1,47 @@
+"""Pretrain a GPT: parse -> launch -> build -> run. The only executable most people read.
+
+    mz launch pretrain_gpt.py --num-layers 4 ... --deepspeed --deepspeed_config ds_config.json
+
+Exit code 0: the run reached its end. 1: a setting or an input is wrong (nothing was trained, nothing was written), or
+training could not go on; the last lines say why.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+
+from megatron_zero.config.fields import ConfigError
+from megatron_zero.config.load import load_run_config
+from megatron_zero.distributed.context import ParallelContext
+from megatron_zero.distributed.launch import choose_device, process_group, read_launch_environment
+from megatron_zero.training.build import build_trainer
+from megatron_zero.training.determinism import determinism
+from megatron_zero.training.trainer import TrainingFailed
+
+
+def main(argv: Sequence[str]) -> int:
+    try:
+        loaded = load_run_config(argv)
+        parallel = loaded.config.parallel
+        env = read_launch_environment(local_rank=parallel.local_rank)
+        device, backend = choose_device(env, parallel.distributed_backend)
+        timeout = timedelta(minutes=parallel.distributed_timeout_minutes)
+        with (
+            process_group(env, backend=backend, device=device, timeout=timeout),
+            determinism(loaded.config.train.deterministic_mode),
+        ):
+            context = ParallelContext.create(
+                parallel, rank=env.rank, world_size=env.world_size, device=device, timeout=timeout
+            )
+            with build_trainer(loaded, context, env) as trainer:
+                trainer.run()
+    except (ConfigError, TrainingFailed) as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
