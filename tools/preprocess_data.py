@@ -24,6 +24,7 @@ from tqdm import tqdm
 
 from megatron_zero.config.data import TokenizerConfig
 from megatron_zero.config.fields import ConfigError, knobs
+from megatron_zero.data.index_format import token_dtype
 from megatron_zero.data.indexed_dataset import IndexedDatasetWriter
 from megatron_zero.data.line_encoder import BadLine, EncodedChunk, LineEncoder, read_chunks
 from megatron_zero.data.ordered_pool import WorkerError, ordered_map
@@ -106,11 +107,11 @@ def preprocess(options: argparse.Namespace) -> Report:
         append_eod=options.append_eod,
         special_tokens=not options.no_special_tokens,
     )
-    dtype = make_encoder().dtype  # wrong tokenizer files end the run here, before any process or file is made
+    vocab_size = make_encoder().vocab_size  # wrong tokenizer files end the run here, before any process or file is made
     prefixes = [f"{options.output_prefix}_{key}_document" for key in options.json_keys]
     report = Report()
     with ExitStack() as opened:
-        writers = [opened.enter_context(IndexedDatasetWriter(prefix, dtype=dtype)) for prefix in prefixes]
+        writers = [opened.enter_context(IndexedDatasetWriter(prefix, vocab_size=vocab_size)) for prefix in prefixes]
         total = sum(path.stat().st_size for path in paths)
         progress = opened.enter_context(tqdm(total=total, unit="B", unit_scale=True, disable=None, desc="preprocess"))
         logged = 0
@@ -135,7 +136,9 @@ def preprocess(options: argparse.Namespace) -> Report:
     if report.bad_lines:
         print(f"{report.bad_lines} bad lines skipped:\n{report.bad_lines_text()}")
     for prefix in prefixes:
-        print(f"wrote {prefix}.bin and .idx ({dtype.name}); train with --data-path {prefix}", flush=True)
+        print(
+            f"wrote {prefix}.bin and .idx ({token_dtype(vocab_size).name}); train with --data-path {prefix}", flush=True
+        )
     return report
 
 

@@ -36,6 +36,7 @@ DTYPE_CODES: Final = MappingProxyType(
     {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 7: "<f4", 8: "<u2"},
 )
 UINT16_VOCABULARY_LIMIT: Final = 65500  # the peers' rule: below it uint16, from it on int32
+MAX_VOCABULARY: Final = 2**31
 MAX_SEQUENCE_LENGTH: Final = 2**31 - 1  # lengths are int32
 CHUNK: Final = 1 << 20  # entries handled at a time, so that checking and writing need no second copy of the index
 
@@ -43,7 +44,12 @@ TokenDtype = np.dtype[Any]
 
 
 def token_dtype(vocab_size: int) -> TokenDtype:
-    """Element type of a new file: uint16 below 65,500 tokens, else int32, as both Megatron preprocessors choose."""
+    """Element type of a new file: uint16 below 65,500 tokens, else int32, as both Megatron preprocessors choose.
+
+    Errors: ConfigError for a size that int32 cannot number.
+    """
+    if not 1 <= vocab_size <= MAX_VOCABULARY:
+        raise ConfigError(f"a vocabulary of {vocab_size}; token ids are int32, so it has 1 to {MAX_VOCABULARY}")
     return np.dtype("<u2" if vocab_size < UINT16_VOCABULARY_LIMIT else "<i4")
 
 

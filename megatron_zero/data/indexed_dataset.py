@@ -24,13 +24,12 @@ from .index_format import (
     HEADER,
     MAX_SEQUENCE_LENGTH,
     IndexHeader,
-    TokenDtype,
     bin_path,
     check_documents,
     check_sequences,
-    dtype_code,
     idx_path,
     parse_header,
+    token_dtype,
 )
 from .staged_file import StagedFile, fsync_folder
 
@@ -99,16 +98,17 @@ class IndexedDataset:
 class IndexedDatasetWriter:
     """Writes a PREFIX.bin/.idx pair document by document, in a with block.
 
+    vocab_size: all token ids lie below it; it chooses the element type (index_format.token_dtype).
     Elements go to disk as they come; 4 bytes a sequence and 8 a document stay in memory. A clean exit publishes the
     pair: a good-looking .idx never stands beside an incomplete or older .bin, and files of the same name are replaced
     only when both new ones are complete and on the device. An error removes what was written and nothing else.
-    Errors: ConfigError for ids that the element type cannot hold; OSError with the path.
+    Errors: ConfigError for an id outside of the vocabulary; OSError with the path.
     """
 
-    def __init__(self, prefix: str | Path, *, dtype: TokenDtype) -> None:
-        dtype_code(dtype)  # a type that the format cannot name is refused before anything is written
-        self.dtype = dtype.newbyteorder("<")
+    def __init__(self, prefix: str | Path, *, vocab_size: int) -> None:
+        self.dtype = token_dtype(vocab_size)
         self.num_elements = 0
+        self._vocab_size = vocab_size
         self._sizes = array("i")
         self._document_index = array("q", [0])
         with ExitStack() as opened:
@@ -174,18 +174,17 @@ class IndexedDatasetWriter:
             raise ConfigError(f"{where}: a sequence of shape {list(elements.shape)}; it must have one dimension")
         if len(elements) > MAX_SEQUENCE_LENGTH:
             raise ConfigError(f"{where}: {len(elements)} elements in a sequence; lengths are int32")
-        if elements.dtype == self.dtype or len(elements) == 0:
-            return elements.astype(self.dtype, copy=False)
-        if elements.dtype.kind not in "iu" or self.dtype.kind not in "iu":
-            raise ConfigError(f"{where}: elements of type {elements.dtype} in a file of {self.dtype}")
-        limits = np.iinfo(self.dtype)
-        for value in (int(elements.min()), int(elements.max())):
-            if not limits.min <= value <= limits.max:
+        if len(elements) == 0:
+            return elements.astype(self.dtype)
+        if elements.dtype.kind not in "iu":
+            raise ConfigError(f"{where}: elements of type {elements.dtype}; token ids are whole numbers")
+        for token in (int(elements.min()), int(elements.max())):
+            if not 0 <= token < self._vocab_size:
                 raise ConfigError(
-                    f"{where}: token id {value} does not fit {self.dtype} ({limits.min} to {limits.max}): "
-                    "the tokenizer's vocabulary is larger than the one that the file was opened for"
+                    f"{where}: token id {token}; the vocabulary that the file is written for has ids 0 to "
+                    f"{self._vocab_size - 1}"
                 )
-        return elements.astype(self.dtype)
+        return elements.astype(self.dtype, copy=False)
 
 
 def _map_bytes(path: Path) -> NDArray[np.uint8]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..config.data import TokenizerConfig
-from .index_format import TokenDtype, token_dtype
+from .index_format import token_dtype
 from .tokenizer import build_tokenizer
 
 CHUNK_BYTES: Final = 1 << 20
@@ -87,7 +87,8 @@ class LineEncoder:
     ) -> None:
         self._tokenizer = build_tokenizer(tokenizer, special_tokens=special_tokens)
         self._keys, self._append_eod = tuple(keys), append_eod
-        self.dtype: TokenDtype = token_dtype(self._tokenizer.vocab_size)
+        self.vocab_size = self._tokenizer.vocab_size
+        self._dtype = token_dtype(self.vocab_size)
 
     def __call__(self, chunk: LineChunk) -> EncodedChunk:
         documents: list[list[list[int]]] = []
@@ -108,8 +109,8 @@ class LineEncoder:
         return [*ids, self._tokenizer.eod] if ids and self._append_eod else ids
 
     def _pack(self, texts: list[list[int]]) -> EncodedTexts:
-        ids = [np.array(text, dtype=self.dtype) for text in texts]  # raises where an id does not fit
-        packed = np.concatenate(ids) if ids else np.empty(0, dtype=self.dtype)
+        ids = [np.array(text, dtype=self._dtype) for text in texts]  # raises where an id does not fit
+        packed = np.concatenate(ids) if ids else np.empty(0, dtype=self._dtype)
         return EncodedTexts(packed, np.array([len(text) for text in texts], dtype=np.int64))
 
 

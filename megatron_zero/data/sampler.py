@@ -1,7 +1,7 @@
 """Which samples a data-parallel rank reads: a pure function of how many samples the run has consumed.
 
-There is no other state, so a run resumes under any data-parallel size, and a global batch of one size is the same set of
-samples for all of them.
+There is no other state, so a run resumes under any data-parallel size, and a global batch is the same set of samples
+for all of them.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class StagedFile:
         if self.path.is_dir():
             raise IsADirectoryError(f"cannot write {self.path}: a folder of that name is in the way")
         try:
-            self._file = open(self._temporary, "xb")  # closed by seal() or discard()
+            self._file = open(self._temporary, "xb")  # noqa: SIM115 - closed by seal() or discard()
         except OSError as error:
             raise OSError(error.errno, f"cannot write into folder {self.path.parent}: {error.strerror}") from error
 
