@@ -103,7 +103,7 @@ class _Record(argparse.Action):
 
 def _declare(group: argparse._ArgumentGroup, path: str, knob: Knob) -> None:
     assert knob.flag is not None
-    counts: dict[str, int | str] = {"bool": 0, "ints": "*", "floats": "*", "strs": "*"}
+    counts: dict[str, int | str] = {"bool": 0, "ints": "+", "floats": "+", "strs": "+"}
     nargs = counts.get(knob.kind, 1)
     metavar = {"int": "N", "ints": "N", "float": "X", "split": "A,B,C"}.get(knob.kind, knob.flag.lstrip("-").upper())
     if knob.choices is not None:

@@ -197,7 +197,10 @@ class _Reader:
         elif token.kind == "end":
             self._break(f"the {opening.text} of line {opening.line} is never closed")
         else:
-            self._break(f"{_at_key(where)}a comma or a closing bracket is expected, not {token.text}")
+            self._break(
+                f"{_at_key(where)}a comma or the end of the {opening.text} of line {opening.line} is expected,"
+                f" not {token.text}"
+            )
 
     def _check_duplicate(self, members: list[Member], where: str) -> None:
         new = members[-1]

@@ -288,7 +288,7 @@ def deepspeed_and_its_json_come_together(subject: Subject) -> None:
 
 def min_lr_is_not_above_lr(subject: Subject) -> None:
     peak, floor = subject.config.adam.lr, subject.config.schedule.min_lr
-    if peak is not None and floor > peak:
+    if peak is not None and 0 <= peak < floor:
         raise ConfigError(f"{subject.say('schedule.min_lr')} is above {subject.say('adam.lr')}: the floor is no floor")
 
 

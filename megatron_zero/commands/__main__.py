@@ -1,0 +1,7 @@
+"""`python -m megatron_zero.commands` is `mz`."""
+
+import sys
+
+from .main import main
+
+sys.exit(main())
