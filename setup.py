@@ -1,7 +1,7 @@
 """Builds the C++ extensions. Everything else about the package is in pyproject.toml.
 
-No torch headers, no -march=native: the wheel runs on any processor of its architecture, and chooses the instruction set at
-run time. -ffp-contract=off keeps multiply and add separately rounded, which the bit-equality of results rests on.
+No torch headers, no -march=native: the wheel runs on any processor of its architecture and chooses the instruction
+set at run time. -ffp-contract=off keeps multiply and add separately rounded: the bit-equality of results rests on it.
 """
 
 from pathlib import Path

@@ -25,6 +25,9 @@ class BufferView {
   // as format "f", bf16 and fp16 as "H" (uint16).
   BufferView(const pybind11::buffer& object, const char* name, DType dtype, Access access)
       : info_(object.request(/*writable=*/false)), dtype_(dtype) {
+    const auto address = reinterpret_cast<uintptr_t>(info_.ptr);
+    MZ_CHECK(address % static_cast<uintptr_t>(info_.itemsize) == 0, name,
+             ": address not aligned to ", info_.itemsize, " bytes");
     const std::string wanted = dtype == DType::kFloat32 ? "f" : "H";
     MZ_CHECK(info_.format == wanted, name, ": buffer format '", info_.format, "', expected '",
              wanted, "'");
@@ -34,9 +37,6 @@ class BufferView {
              " bytes)");
     MZ_CHECK(access == Access::kRead || !info_.readonly, name,
              ": the buffer is read-only, and is written here");
-    const auto address = reinterpret_cast<uintptr_t>(info_.ptr);
-    MZ_CHECK(address % static_cast<uintptr_t>(info_.itemsize) == 0, name,
-             ": address not aligned to ", info_.itemsize, " bytes");
   }
 
   void* data() const { return info_.ptr; }

@@ -1,7 +1,7 @@
 """One AdamW step over flat ranges: the C++ kernel for the CPU, and the same arithmetic in plain torch.
 
-The two agree bit for bit, on the CPU and on CUDA, because both round every operation on its own and in the same order; the
-order is csrc/adam/adam.h's. So a result does not depend on which device, instruction set or thread stepped an element.
+The two agree bit for bit, on the CPU and on CUDA, because both round every operation on its own and in one order, that
+of csrc/adam/adam.h. So a result does not depend on which device, instruction set or thread stepped an element.
 Decoupled weight decay: Loshchilov and Hutter 2019 (arXiv:1711.05101).
 """
 
@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import ModuleType
 
 import torch
 from torch import Tensor
 
-from .buffers import tensor_buffer
+from .buffers import DTYPE_TAGS, tensor_buffer
 from .native import load_extension
 
 SMALLEST_NORMAL = 2.0**-126
+REFERENCE_CHUNK_NUMEL = 1 << 24
 
 
 def _fp32(value: float) -> float:
@@ -55,10 +57,13 @@ class AdamScalars:
         """Constants of optimizer step `step`, counted from 1.
 
         grad_scale multiplies every gradient: clip coefficient times 1/loss scale.
-        Raises ValueError if step < 1.
+        Raises ValueError if step < 1 or a beta is outside [0, 1).
         """
         if step < 1:
             raise ValueError(f"step is {step}; optimizer steps are counted from 1")
+        for name, beta in (("beta1", beta1), ("beta2", beta2)):
+            if not 0.0 <= beta < 1.0:
+                raise ValueError(f"{name} is {beta}; it must lie in [0, 1)")
         return AdamScalars(
             beta1=_fp32(beta1),
             one_minus_beta1=_fp32(1.0 - beta1),
@@ -82,9 +87,9 @@ def simd_level() -> str:
     return level
 
 
-def select_simd_level(features: list[str]) -> str:
-    """The level a processor with these features (Linux's names) would get. Pure; whatever its vendor."""
-    level: str = _extension().select_simd_level(features)
+def select_simd_level(features: Sequence[str]) -> str:
+    """The level that a processor with these features (Linux's names) gets, whatever its vendor. Pure."""
+    level: str = _extension().select_simd_level(list(features))
     return level
 
 
@@ -139,25 +144,55 @@ def adamw_step_reference_(
 ) -> None:
     """What adamw_step_ does, in plain torch, on the CPU or on CUDA: bit-equal to the kernel. Same arguments.
 
-    Temporaries: several ranges' worth of fp32, and one of fp64.
+    No host synchronisation. Works through the range in chunks, which bounds the temporaries to about
+    32 * REFERENCE_CHUNK_NUMEL bytes; elementwise, so the cuts do not show in the result.
+    Raises TypeError or ValueError, naming the argument, before anything is written.
     """
-
-    def constant(value: float) -> Tensor:
-        # On the device: CUDA turns division by a Python scalar into a multiplication by its reciprocal.
-        return torch.tensor(value, dtype=torch.float32, device=master.device)
-
-    # Separate mul and add, never addcmul, lerp or add(alpha=): those may be fused into one rounding.
-    g = grad.float() * constant(scalars.grad_scale)
-    m = (constant(scalars.beta1) * exp_avg) + (constant(scalars.one_minus_beta1) * g)
-    v = (constant(scalars.beta2) * exp_avg_sq) + (constant(scalars.one_minus_beta2) * (g * g))
-    m.masked_fill_(m.abs() < SMALLEST_NORMAL, 0.0)
-    v.masked_fill_(v.abs() < SMALLEST_NORMAL, 0.0)
-    # By way of fp64: torch's fp32 square root on the CPU is not correctly rounded.
-    root = v.double().sqrt().float()
-    d = (root / constant(scalars.sqrt_bias_correction2)) + constant(scalars.eps)
-    w = (master * constant(scalars.decay)) - (constant(scalars.step_size) * (m / d))
-    exp_avg.copy_(m)
-    exp_avg_sq.copy_(v)
-    master.copy_(w)
+    arguments = {"master": master, "exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq, "grad": grad}
     if working is not None:
-        working.copy_(w)
+        arguments["working"] = working
+    _check_like_kernel(arguments)
+    constants = {
+        # On the device: CUDA turns division by a Python scalar into a multiplication by its reciprocal.
+        name: torch.full((), value, dtype=torch.float32, device=master.device)
+        for name, value in asdict(scalars).items()
+    }
+    for start in range(0, master.numel(), REFERENCE_CHUNK_NUMEL):
+        chunk = slice(start, start + REFERENCE_CHUNK_NUMEL)
+        new_master = _step_chunk_(master[chunk], exp_avg[chunk], exp_avg_sq[chunk], grad[chunk], constants)
+        if working is not None:
+            working[chunk].copy_(new_master)
+
+
+def _step_chunk_(
+    master: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, grad: Tensor, constants: Mapping[str, Tensor]
+) -> Tensor:
+    """The formula of csrc/adam/adam.h, in place; returns master."""
+    c = constants
+    # Separate mul and add, never addcmul, lerp or add(alpha=): those may round once where the kernel rounds twice.
+    g = grad.float() * c["grad_scale"]
+    exp_avg.copy_((c["beta1"] * exp_avg) + (c["one_minus_beta1"] * g))
+    exp_avg_sq.copy_((c["beta2"] * exp_avg_sq) + (c["one_minus_beta2"] * (g * g)))
+    exp_avg.masked_fill_(exp_avg.abs() < SMALLEST_NORMAL, 0.0)
+    exp_avg_sq.masked_fill_(exp_avg_sq.abs() < SMALLEST_NORMAL, 0.0)
+    # By way of fp64: torch's fp32 square root on the CPU is not correctly rounded.
+    root = exp_avg_sq.double().sqrt().float()
+    d = (root / c["sqrt_bias_correction2"]) + c["eps"]
+    return master.copy_((master * c["decay"]) - (c["step_size"] * (exp_avg / d)))
+
+
+def _check_like_kernel(arguments: Mapping[str, Tensor]) -> None:
+    """Raise for what the kernel refuses: without it, torch would broadcast or convert silently."""
+    master = arguments["master"]
+    for name, tensor in arguments.items():
+        allowed = tuple(DTYPE_TAGS) if name in ("grad", "working") else (torch.float32,)
+        if tensor.dtype not in allowed:
+            raise TypeError(f"{name} is {tensor.dtype}; allowed: {', '.join(map(str, allowed))}")
+        if tensor.dim() != 1 or not tensor.is_contiguous():
+            raise ValueError(
+                f"{name} has shape {list(tensor.shape)}, stride {tensor.stride()}; a flat contiguous range is wanted"
+            )
+        if tensor.numel() != master.numel():
+            raise ValueError(f"{name} has {tensor.numel()} elements, master has {master.numel()}")
+        if tensor.device != master.device:
+            raise ValueError(f"{name} is on {tensor.device}, master is on {master.device}")

@@ -22,5 +22,6 @@ def load_extension(name: str) -> ModuleType:
         return importlib.import_module(qualified)
     except ImportError as error:
         raise NativeExtensionError(
-            f"the compiled extension {qualified} cannot be imported ({error}); build it from the project's root with: {BUILD_COMMAND}"
+            f"the compiled extension {qualified} cannot be imported ({error}); "
+            f"build it from the project's root with: {BUILD_COMMAND}"
         ) from error

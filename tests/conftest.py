@@ -1,0 +1,32 @@
+"""Fixtures of all tests, and the end-of-session lines on what was not run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+NO_SHARED = "MZ_SHARED is unset: set it to the folder that holds data/goldens to run this test"
+
+
+@pytest.fixture(scope="session")
+def shared_dir() -> Path:
+    """The folder of reference data (MZ_SHARED). Skips when the variable is unset; fails when it names no folder."""
+    value = os.environ.get("MZ_SHARED")
+    if not value:
+        pytest.skip(NO_SHARED)
+    folder = Path(value)
+    if not (folder / "data").is_dir():
+        pytest.fail(f"MZ_SHARED={value} has no folder 'data' in it")
+    return folder
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says how many tests had no reference data, and which parts of tests/run.sh failed earlier (MZ_FAILED_PARTS)."""
+    skipped = [report for report in terminalreporter.stats.get("skipped", []) if NO_SHARED in str(report.longrepr)]
+    if skipped:
+        terminalreporter.write_line(f"{len(skipped)} tests were skipped because MZ_SHARED is unset")
+    failed_parts = os.environ.get("MZ_FAILED_PARTS", "")
+    if failed_parts:
+        terminalreporter.write_line(f"FAILED before pytest: {failed_parts}; see its output above", red=True)
