@@ -149,6 +149,7 @@ def all_rules() -> list[Rule]:
         pipeline_is_one,
         offload_needs_a_stage,
         ratio_is_a_share,
+        seed_fits_every_generator,
         deepspeed_and_its_json_come_together,
         min_lr_is_not_above_lr,
         warmup_is_below_decay,
@@ -276,6 +277,11 @@ def ratio_is_a_share(subject: Subject) -> None:
     path = "zero.offload_optimizer.ratio"
     if not 0 <= subject.get(path) <= 1:
         raise subject.reject(path, "must be from 0 (all on the GPU) to 1 (all on the host)")
+
+
+def seed_fits_every_generator(subject: Subject) -> None:
+    if subject.config.train.seed >= 2**32:
+        raise subject.reject("train.seed", "must be below 2**32, the range of the data order's generator")
 
 
 def deepspeed_and_its_json_come_together(subject: Subject) -> None:

@@ -45,6 +45,8 @@ def test_the_minimal_run_is_valid() -> None:
         ("--lr -1", ("--lr -1.0", "at least 0")),
         ("--adam-eps 0", ("--adam-eps 0.0", "above 0")),
         ("--distributed-timeout-minutes 0", ("--distributed-timeout-minutes 0.0", "above 0")),
+        ("--seed -1", ("--seed -1", "at least 0")),
+        ("--seed 4294967296", ("--seed 4294967296", "below 2**32")),
         ("--exit-interval 0", ("--exit-interval 0", "at least 1")),
         ("--log-interval 0", ("--log-interval 0", "at least 1")),
         ("--attention-dropout 1", ("--attention-dropout 1.0", "below 1")),
