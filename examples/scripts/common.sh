@@ -61,7 +61,7 @@ find_mz() {
         MZ_CHECK=("${beside}" check-config)
     else
         MZ_LAUNCH=("${MZ_PYTHON}" -m megatron_zero.launcher)
-        MZ_CHECK=("${MZ_PYTHON}" -m megatron_zero.commands.main check-config)
+        MZ_CHECK=("${MZ_PYTHON}" -m megatron_zero.commands check-config)
     fi
 }
 
@@ -79,7 +79,7 @@ leftovers() {
                 if (comment) text = substr(text, 1, comment - 1)
                 words = split(text, word, /[^A-Za-z0-9_]+/)
                 for (j = 1; j <= words; j++) {
-                    if (word[j] !~ /^[A-Z][A-Z0-9_]+$/ || length(word[j]) < 4) continue
+                    if (word[j] !~ /^([A-Z][A-Z0-9_]+|CL_[12][a-z][a-z]_[A-Z_]+)$/ || length(word[j]) < 4) continue
                     if (!quoted || word[j] ~ /^CONFIG_/ || (text == word[j] && word[j] ~ /_/)) report(word[j])
                 }
                 if (comment) next

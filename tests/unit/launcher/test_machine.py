@@ -31,7 +31,7 @@ def test_visible_slots_follow_cuda(listed: str | None, installed: int, slots: tu
 
 @pytest.mark.parametrize(
     ("listed", "pattern"),
-    [("0,4", r"names GPU 4, but this machine has 4: 0 to 3"), ("1,1", "names a GPU twice")],
+    [("0,4", r"names GPU 4, and this machine has 0 to 3"), ("1,1", "names a GPU twice")],
 )
 def test_contradictory_cuda_visible_devices_is_told(listed: str, pattern: str) -> None:
     with pytest.raises(ConfigError, match=pattern):
@@ -101,5 +101,5 @@ def test_port_in_use_is_told() -> None:
 
 def test_address_of_another_machine_is_told() -> None:
     # 192.0.2.0/24 is reserved for documentation: no machine has it.
-    with pytest.raises(ConfigError, match="'192.0.2.1' is not an address of this machine"):
+    with pytest.raises(ConfigError, match=r"'192\.0\.2\.1' is not an address of this machine"):
         meeting_port("192.0.2.1", None)

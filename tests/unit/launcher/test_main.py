@@ -106,4 +106,5 @@ def test_sigterm_reaches_every_rank_through_torchrun(tmp_path: Path) -> None:
         launcher.send_signal(signal.SIGTERM)
         launcher.stdout.read()  # ends when the last rank has gone
     assert launcher.returncode == 128 + signal.SIGTERM
-    assert (tmp_path / "ended0").exists() and (tmp_path / "ended1").exists()
+    assert (tmp_path / "ended0").exists()
+    assert (tmp_path / "ended1").exists()

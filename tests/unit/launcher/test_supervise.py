@@ -60,7 +60,8 @@ def test_signal_is_passed_on_once_and_the_child_ends_in_its_own_time(
         f"print('ready', flush=True); {WAIT_FOR_END}"
     )
     with start_supervised(child) as launcher:
-        assert launcher.stdout is not None and launcher.stdout.readline() == "ready\n"
+        assert launcher.stdout is not None
+        assert launcher.stdout.readline() == "ready\n"
         launcher.send_signal(number)
         launcher.send_signal(number)  # within the window: the same wish
         rest = launcher.stdout.read()
@@ -76,7 +77,8 @@ def test_second_signal_kills_the_whole_tree() -> None:
         f"subprocess.run([sys.executable, '-c', {grandchild!r}], start_new_session=True); {WAIT_FOR_END}"
     )
     with start_supervised(child, repeat_window_s=0.0) as launcher:
-        assert launcher.stdout is not None and launcher.stderr is not None
+        assert launcher.stdout is not None
+        assert launcher.stderr is not None
         assert launcher.stdout.readline() == "ready\n"
         launcher.send_signal(signal.SIGTERM)
         assert "SIGTERM: passed on" in launcher.stderr.readline()
@@ -93,4 +95,5 @@ def test_descendants_come_from_the_process_table(tmp_path: Path) -> None:
         (tmp_path / str(pid) / "stat").write_text(f"{pid} (odd) name 7) S {parent} 0 0\n")
     (tmp_path / "99").mkdir()  # ended meanwhile: no stat
     found = descendants(10, tmp_path)
-    assert sorted(found[:2]) == [11, 12] and found[2:] == [13]
+    assert sorted(found[:2]) == [11, 12]
+    assert found[2:] == [13]

@@ -68,7 +68,8 @@ def test_unset_or_empty_variable_stops_naming_placeholder_and_variable(
     done = fill(TEMPLATE, tmp_path / "out.json", {**values, variable: ""} if empty else values)
     assert done.returncode == 2
     assert f"needs the shell variable {variable}, which is unset or empty" in done.stderr
-    assert " line " in done.stderr and "placeholder " in done.stderr
+    assert " line " in done.stderr
+    assert "placeholder " in done.stderr
     assert not (tmp_path / "out.json").exists()
 
 
@@ -84,7 +85,8 @@ def test_a_word_inside_a_longer_word_stays(tmp_path: Path) -> None:
     template = write(tmp_path / "t.json", '{"x": "MY_ZERO_STAGE2", "stage": ZERO_STAGE}\n')
     done = fill(template, tmp_path / "out", {"ZERO_STAGE": "3"})
     # The longer word is quoted and looks like a placeholder of its own.
-    assert done.returncode == 2 and "MY_ZERO_STAGE2 (line 1)" in done.stderr
+    assert done.returncode == 2
+    assert "MY_ZERO_STAGE2 (line 1)" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,7 @@ def test_a_word_inside_a_longer_word_stays(tmp_path: Path) -> None:
         ('{"a": "CONFIG_NVME_PATH"}\n', ["CONFIG_NVME_PATH (line 1)"]),
         ('{"a": "/mnt/CONFIG_NVME_PATH/x"}\n', ["CONFIG_NVME_PATH (line 1)"]),
         ('{"a": GBSIZE,\n "b": MBSIZE}\n', ["GBSIZE (line 1)", "MBSIZE (line 2)"]),
-        ('{"CL_1ST_METRIC_NAME": 1}\n', ["CL_1ST_METRIC_NAME (line 1)"]),
+        ('{"CL_1st_METRIC_NAME": 1}\n', ["CL_1st_METRIC_NAME (line 1)"]),
     ],
 )
 def test_placeholder_that_no_variable_fills_is_named(tmp_path: Path, text: str, words: list[str]) -> None:
@@ -127,20 +129,21 @@ def test_crlf_template_gives_lf_json(tmp_path: Path) -> None:
 
 def test_value_with_a_line_end_is_told(tmp_path: Path) -> None:
     done = fill(TEMPLATE, tmp_path / "out", {**VALUES, "OFFLOAD_RATIO": "0.3\r"})
-    assert (
-        done.returncode == 2 and "OFFLOAD_RATIO (for placeholder CONFIG_OFFLOAD_RATIO) holds a line end" in done.stderr
-    )
+    assert done.returncode == 2
+    assert "OFFLOAD_RATIO (for placeholder CONFIG_OFFLOAD_RATIO) holds a line end" in done.stderr
 
 
 def test_missing_template_is_told(tmp_path: Path) -> None:
     done = fill(tmp_path / "none.json", tmp_path / "out", VALUES)
-    assert done.returncode == 2 and "none.json does not exist" in done.stderr
+    assert done.returncode == 2
+    assert "none.json does not exist" in done.stderr
 
 
 @pytest.mark.parametrize("value", ["3e9", "08", "1.5", "", "x", "1 2"])
 def test_number_that_bash_would_misread_is_told(value: str) -> None:
     done = bash("require_integers TRAIN_TOKENS", env={"TRAIN_TOKENS": value})
-    assert done.returncode == 2 and f"TRAIN_TOKENS='{value}' is not a whole number" in done.stderr
+    assert done.returncode == 2
+    assert f"TRAIN_TOKENS='{value}' is not a whole number" in done.stderr
 
 
 @pytest.mark.parametrize("value", ["0", "300000000000", "-1"])
@@ -160,4 +163,5 @@ def test_python_without_the_package_is_told(tmp_path: Path) -> None:
     fake.chmod(0o755)
     code = 'PATH="$1:$PATH"; MZ_ROOT=$1; find_python'
     done = bash(code, str(tmp_path), env={})
-    assert done.returncode == 2 and "no python with megatron_zero was found" in done.stderr
+    assert done.returncode == 2
+    assert "no python with megatron_zero was found" in done.stderr

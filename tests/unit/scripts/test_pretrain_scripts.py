@@ -17,7 +17,7 @@ SCRIPT_2_7B = SCRIPTS / "ds_pretrain_gpt_2.7B.sh"
 SCRIPT_TINY = SCRIPTS / "ds_pretrain_gpt_tiny.sh"
 
 # Every flag of the published 2.7B offload script, those behind its conditions too.
-UPSTREAM_FLAGS = """
+UPSTREAM_FLAG_WORDS = """
 --override-opt_param-scheduler --adam-beta1 --adam-beta2 --tensor-model-parallel-size --moe-expert-parallel-size
 --num-experts --moe-loss-coeff --moe-train-capacity-factor --moe-eval-capacity-factor --moe-min-capacity
 --init-method-std --lr-decay-tokens --lr-warmup-tokens --micro-batch-size --exit-duration-in-mins --rampup-batch-size
@@ -28,7 +28,8 @@ UPSTREAM_FLAGS = """
 --log-batch-size-to-tensorboard --log-validation-ppl-to-tensorboard --tensorboard-dir --checkpoint-activations
 --create-moe-param-group --disable-moe-token-dropping --vocab-file --merge-file --data-path --data-impl --deepspeed
 --deepspeed_config --pipeline-model-parallel-size --deepspeed-activation-checkpointing
-""".split()
+"""
+UPSTREAM_FLAGS = UPSTREAM_FLAG_WORDS.split()
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +211,8 @@ def test_switches_follow_their_variables(
 )
 def test_precision_is_written_to_the_json(tmp_path: Path, precision: str, fp16: bool, bf16: bool) -> None:
     config = run(SCRIPT_2_7B, tmp_path, PRECISION=precision).config()
-    assert isinstance(config["fp16"], dict) and isinstance(config["bf16"], dict)
+    assert isinstance(config["fp16"], dict)
+    assert isinstance(config["bf16"], dict)
     assert (config["fp16"]["enabled"], config["bf16"]["enabled"]) == (fp16, bf16)
 
 
@@ -246,14 +248,16 @@ def test_name_of_the_host_is_not_taken_for_a_run_name(tmp_path: Path) -> None:
 )
 def test_wrong_variable_stops_before_the_launcher(tmp_path: Path, variables: dict[str, str], pattern: str) -> None:
     done = run(SCRIPT_2_7B, tmp_path, **variables)
-    assert done.code == 2 and re.search(pattern, done.stderr)
+    assert done.code == 2
+    assert re.search(pattern, done.stderr)
     assert done.words == []
 
 
 def test_output_path_below_a_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = run(SCRIPT_2_7B, tmp_path, OUTPUT_BASEPATH=str(tmp_path / "file" / "out"))
-    assert done.code == 2 and "cannot make folders below OUTPUT_BASEPATH=" in done.stderr
+    assert done.code == 2
+    assert "cannot make folders below OUTPUT_BASEPATH=" in done.stderr
     assert done.words == []
 
 
@@ -379,7 +383,8 @@ def test_tiny_is_the_same_script_shrunk(tmp_path: Path) -> None:
     assert int(done.flag("--train-tokens")[0]) == 10 * global_batch * seq_length
     assert int(done.flag("--train-samples")[0]) == 20 * global_batch
     assert int(done.flag("--lr-decay-tokens")[0]) == 20 * global_batch * seq_length
-    assert "--bf16" in done.words and "--fp16" not in done.words
+    assert "--bf16" in done.words
+    assert "--fp16" not in done.words
     assert "--rampup-batch-size" not in done.words
     config = done.config()
     assert config["zero_optimization"] == {
@@ -392,7 +397,8 @@ def test_tiny_is_the_same_script_shrunk(tmp_path: Path) -> None:
 def test_tiny_global_batch_divides_among_any_number_of_processes(tmp_path: Path, gpus: int) -> None:
     done = run(SCRIPT_TINY, tmp_path, NUM_GPUS=str(gpus))
     global_batch, micro_batch = int(done.flag("--global-batch-size")[0]), int(done.flag("--micro-batch-size")[0])
-    assert global_batch >= 16 and global_batch % (micro_batch * gpus) == 0
+    assert global_batch >= 16
+    assert global_batch % (micro_batch * gpus) == 0
 
 
 @pytest.mark.parametrize(("visible", "processes"), [(0, "2"), (1, "1"), (4, "4")])

@@ -117,7 +117,8 @@ def test_run_ends_with_what_was_made_the_dashboard_and_the_next_step(quickstart:
     lines = quickstart.run().stdout.splitlines()[-3:]
     assert [line.split(":")[0] for line in lines] == ["Made", "Dashboard", "Next"]
     assert str(quickstart.work) in lines[0]
-    assert "tensorboard" in lines[1] and "--logdir" in lines[1]
+    assert "tensorboard" in lines[1]
+    assert "--logdir" in lines[1]
 
 
 def test_every_step_is_announced(quickstart: Quickstart) -> None:
@@ -143,7 +144,8 @@ def test_run_that_ends_early_says_how_to_go_on(quickstart: Quickstart) -> None:
 @pytest.mark.parametrize("position", [0, 1, 2])
 def test_failed_step_stops_everything_and_is_repeated_next_time(quickstart: Quickstart, position: int) -> None:
     failed = quickstart.run(BROKEN_TOOL=PREPARATION[position])
-    assert failed.returncode == 1 and "broken on purpose" in failed.stderr
+    assert failed.returncode == 1
+    assert "broken on purpose" in failed.stderr
     assert quickstart.calls() == PREPARATION[:position]
     assert quickstart.run().returncode == 0
     assert quickstart.calls() == [*PREPARATION[position:], f"train to 10 {SCHEDULE}"]
@@ -166,7 +168,8 @@ def test_work_folder_can_be_chosen(quickstart: Quickstart, tmp_path: Path) -> No
 def test_work_folder_below_a_file_is_told(quickstart: Quickstart, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = quickstart.run(MZ_QUICKSTART_DIR=str(tmp_path / "file" / "x"))
-    assert done.returncode == 2 and "cannot make MZ_QUICKSTART_DIR=" in done.stderr
+    assert done.returncode == 2
+    assert "cannot make MZ_QUICKSTART_DIR=" in done.stderr
     assert quickstart.calls() == []
 
 
@@ -174,7 +177,8 @@ def test_damaged_checkpoint_pointer_is_told(quickstart: Quickstart) -> None:
     quickstart.run()
     (quickstart.work / "checkpoint" / "gpt-tiny" / "latest_checkpointed_iteration.txt").write_text("half")
     done = quickstart.run()
-    assert done.returncode == 2 and "holds 'half', not a number" in done.stderr
+    assert done.returncode == 2
+    assert "holds 'half', not a number" in done.stderr
 
 
 @pytest.mark.skipif(shutil.which("flock") is None, reason="the lock needs flock")
@@ -186,6 +190,8 @@ def test_two_quickstarts_in_one_folder_are_refused(quickstart: Quickstart) -> No
         stdout=subprocess.PIPE,
         text=True,
     ) as holder:
-        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
         done = quickstart.run()
-    assert done.returncode == 2 and "another quickstart is running in" in done.stderr
+    assert done.returncode == 2
+    assert "another quickstart is running in" in done.stderr
