@@ -37,13 +37,13 @@ def load_ds_config(argument: str) -> Reading:
 
     Raises ConfigError when there is no such file or it cannot be read as UTF-8 text.
     """
+    text = _decoded(argument)
+    if text is not None:
+        return read_ds_config(text, name="--deepspeed_config (base64)")
     path = Path(argument)
     try:
         if path.is_file():
             return read_ds_config(path.read_text(encoding="utf-8"), name=path.name)
-        text = _decoded(argument)
-        if text is not None:
-            return read_ds_config(text, name="--deepspeed_config (base64)")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--deepspeed_config {argument}: cannot be read: {error}") from error
     raise ConfigError(f"--deepspeed_config {argument}: no such file")
@@ -60,6 +60,7 @@ def read_ds_config(text: str, *, name: str) -> Reading:
 
 
 def _decoded(argument: str) -> str | None:
+    """The JSON text that the argument is the base64 of, or None; no sensible path decodes to an opening brace."""
     try:
         text = base64.urlsafe_b64decode(argument.encode()).decode()
     except (binascii.Error, ValueError):

@@ -216,7 +216,7 @@ def test_all_faults_of_a_file_come_together_in_line_order() -> None:
 
 def test_the_argument_may_be_a_path_or_base64(tmp_path: Path) -> None:
     path = tmp_path / "ds.json"
-    text = '{"train_batch_size": 8}'
+    text = '{"train_batch_size": 8' + " " * 10_000 + "}"  # longer than a path may be
     path.write_text(text, encoding="utf-8")
     encoded = base64.urlsafe_b64encode(text.encode()).decode()
     for argument in (str(path), encoded):
