@@ -79,7 +79,6 @@ class Report:
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0, or 1 with the reason on stderr (2 for a wrong command line)."""
     options = parse_arguments(argv)
-    signal.signal(signal.SIGTERM, _stop)
     try:
         preprocess(options)
     except (ConfigError, OSError, WorkerError) as error:
@@ -198,4 +197,5 @@ def _stop(signal_number: int, frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _stop)
     sys.exit(main())

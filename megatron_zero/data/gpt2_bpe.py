@@ -140,7 +140,7 @@ def _read_merges(path: Path, ids: dict[str, int]) -> dict[tuple[str, str], int]:
         if line == "" or (number == 1 and line.startswith("#version")):
             continue
         left, _, right = line.rstrip("\r").partition(" ")
-        if not right or left + right not in ids:
+        if not left or not right or left + right not in ids:
             raise ConfigError(f"--merge-file {path}, line {number}: {line!r} does not merge two pieces of --vocab-file")
         ranks[left, right] = len(ranks)
     return ranks

@@ -1,0 +1,158 @@
+"""GPT-2's byte-level BPE against a slow reference and the goldens of six tokenizers."""
+
+import hashlib
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from helpers.bpe_files import VOCABULARY, write_bpe_files
+
+from megatron_zero.config.fields import ConfigError
+from megatron_zero.data.gpt2_bpe import GPT2BPETokenizer, byte_alphabet, merge_pieces
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    return GPT2BPETokenizer(*write_bpe_files(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def gpt2_of():
+    """shared folder, special tokens or not -> the real tokenizer, read once."""
+    made = {}
+
+    def get(shared_dir, *, special_tokens=True):
+        if special_tokens not in made:
+            files = shared_dir / "data/gpt2-vocab.json", shared_dir / "data/gpt2-merges.txt"
+            made[special_tokens] = GPT2BPETokenizer(*files, special_tokens=special_tokens)
+        return made[special_tokens]
+
+    return get
+
+
+def loop_merge(pieces, ranks):
+    """The algorithm as GPT-2 has it: find the lowest-ranked pair, merge all its occurrences, start again."""
+    while True:
+        pairs = [pair for pair in pairwise(pieces) if pair in ranks]
+        if not pairs:
+            return pieces
+        best = min(pairs, key=ranks.__getitem__)
+        merged, i = [], 0
+        while i < len(pieces):
+            if tuple(pieces[i : i + 2]) == best:
+                merged.append(pieces[i] + pieces[i + 1])
+                i += 2
+            else:
+                merged.append(pieces[i])
+                i += 1
+        pieces = merged
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_merging_equals_the_plain_loop(seed):
+    """Ranks are in no sensible order here, so merges make pairs of lower rank, and occurrences overlap."""
+    random = np.random.RandomState(seed)
+    pieces = list("abc") + [a + b for a in "abc" for b in "abc"] + ["abab", "aab", "bca"]
+    pairs = [(left, right) for left in pieces for right in pieces]
+    order = random.permutation(len(pairs))[: random.randint(1, 60)]
+    ranks = {pairs[index]: rank for rank, index in enumerate(order)}
+    for length in range(12):
+        word = [str(letter) for letter in random.choice(list("abc"), size=length)]
+        assert merge_pieces(list(word), ranks) == loop_merge(word, ranks)
+
+
+def test_word_of_200000_characters_ends(tiny):
+    ids = tiny.encode("ab" * 100_000)
+    assert ids == [VOCABULARY.index("abab")] * 50_000
+
+
+def test_alphabet_stands_for_every_byte_once():
+    assert len(set(byte_alphabet())) == 256
+    assert byte_alphabet()[ord("a")] == "a"
+    assert byte_alphabet()[ord(" ")] == "\u0120"
+    assert byte_alphabet()[ord("\n")] == "\u010a"
+
+
+def test_merges_apply_in_order_within_words(tiny):
+    pieces = [VOCABULARY[token] for token in tiny.encode("the the abc")]
+    assert pieces == ["the", "\u0120the", "\u0120", "ab", "c"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "a\r\n\tb  c", "\0\x0c", "caf\u00e9 \u65e5\u672c \U0001f600", "\u00a0\u2003", "<|endoftext|>"]
+)
+def test_any_text_comes_back(tiny, text):
+    assert tiny.decode(tiny.encode(text)) == text
+
+
+def test_special_token_is_one_id_or_plain_pieces(tiny, tmp_path):
+    plain = GPT2BPETokenizer(*write_bpe_files(tmp_path), special_tokens=False)
+    text = "a<|endoftext|><|endoftext|>b"
+    assert tiny.encode(text) == [VOCABULARY.index("a"), tiny.eod, tiny.eod, VOCABULARY.index("b")]
+    assert tiny.eod not in plain.encode(text)
+    assert plain.decode(plain.encode(text)) == tiny.decode(tiny.encode(text)) == text
+
+
+def test_lone_surrogate_is_an_error(tiny):
+    with pytest.raises(UnicodeEncodeError):
+        tiny.encode("a\ud83d")
+
+
+def test_cut_character_decodes_to_a_replacement(tiny):
+    assert tiny.decode(tiny.encode("\u00e9")[:1]) == "\ufffd"
+
+
+@pytest.mark.parametrize(
+    "vocabulary,message",
+    [
+        ("{", "not JSON"),
+        ("[]", "must map each piece"),
+        ('{"a": 0, "b": 2}', "must map each piece"),
+        ('{"a": 0}', r"lacks the piece '<\|endoftext\|>'"),
+    ],
+)
+def test_bad_vocabulary_is_named(tmp_path, vocabulary, message):
+    vocab_file, merge_file = write_bpe_files(tmp_path)
+    vocab_file.write_text(vocabulary)
+    with pytest.raises(ConfigError, match=f"--vocab-file .*{message}"):
+        GPT2BPETokenizer(vocab_file, merge_file)
+
+
+@pytest.mark.parametrize("line", ["x y", "single", "a ", " b"])
+def test_bad_merge_is_named_with_its_line(tmp_path, line):
+    vocab_file, merge_file = write_bpe_files(tmp_path)
+    merge_file.write_text(f"#version: 0.2\nt h\n{line}\n")
+    with pytest.raises(ConfigError, match=r"--merge-file .*, line 3"):
+        GPT2BPETokenizer(vocab_file, merge_file)
+
+
+def test_tricky_strings_equal_the_goldens(shared_dir, gpt2_of):
+    for case in json.loads((shared_dir / "data/goldens/tokenizer/gpt2_tricky.json").read_text()):
+        assert gpt2_of(shared_dir).encode(case["text"]) == case["ids_special"]
+        assert gpt2_of(shared_dir, special_tokens=False).encode(case["text"]) == case["ids"]
+        assert gpt2_of(shared_dir).decode(case["ids"]) == case["text"]
+        assert gpt2_of(shared_dir).decode(case["ids_special"]) == case["text"]
+
+
+def test_documents_equal_the_goldens(shared_dir, gpt2_of):
+    goldens = np.load(shared_dir / "data/goldens/tokenizer/gpt2_documents.npz")
+    ids, offsets = goldens["ids"], goldens["offsets"]
+    lines = (shared_dir / "data/text/corpus_small.jsonl").read_text(encoding="utf-8").split("\n")
+    for document in range(len(offsets) - 1):
+        expected = ids[offsets[document] : offsets[document + 1]].tolist()
+        assert gpt2_of(shared_dir).encode(json.loads(lines[document])["text"]) == expected
+
+
+def test_edge_cases_equal_the_goldens(shared_dir, gpt2_of):
+    lines = (shared_dir / "data/text/edge_cases.jsonl").read_text(encoding="utf-8").split("\n")
+    for case in json.loads((shared_dir / "data/goldens/tokenizer/gpt2_edge_cases.json").read_text()):
+        text = next(json.loads(line) for line in lines if json.loads(line)["case"] == case["case"])["text"]
+        ids = gpt2_of(shared_dir).encode(text)
+        if "ids_special" in case:
+            assert ids == case["ids_special"]
+            assert gpt2_of(shared_dir, special_tokens=False).encode(text) == case["ids"]
+        else:
+            assert len(ids) == case["n_ids"]
+            assert hashlib.sha256(np.array(ids, "<i4").tobytes()).hexdigest() == case["sha256_int32le"]
+        assert gpt2_of(shared_dir).decode(ids) == text
