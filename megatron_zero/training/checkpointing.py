@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from megatron_zero.checkpoint.load import load_checkpoint
-from megatron_zero.checkpoint.save import SaveReport, TensorSlice, save_checkpoint
+from megatron_zero.checkpoint.save import SaveReport, save_checkpoint
+from megatron_zero.checkpoint.tensors import TensorSlice
 from megatron_zero.config.fields import ConfigError
 from megatron_zero.distributed.context import ParallelContext
 from megatron_zero.distributed.rng import RngState
@@ -37,7 +38,8 @@ def save_training(root: Path, parts: CheckpointParts, state: TrainState) -> Save
     return save_checkpoint(
         root,
         state.iteration,
-        slices=_tensor_slices(parts),
+        # At stage 0 every data-parallel rank holds the same state: the first one's copy is enough.
+        slices=_tensor_slices(parts) if parts.engine.replica_axis.is_first else [],
         common={
             "train_state": state.as_dict(),
             "optimizer_step": parts.optimizer.step_count,
@@ -46,6 +48,7 @@ def save_training(root: Path, parts: CheckpointParts, state: TrainState) -> Save
         },
         rank_state={f"rng/{name}": value for name, value in RngState.capture(parts.context.device).items()},
         axis=parts.context.world,
+        layout={axis.name: axis.size for axis in (parts.context.pp, parts.context.dp, parts.context.tp)},
     )
 
 
@@ -70,7 +73,6 @@ def load_training(root: Path, iteration: int, parts: CheckpointParts, state: Tra
 
 
 def _tensor_slices(parts: CheckpointParts) -> list[TensorSlice]:
-    # At stage 0 every data-parallel rank holds the same state; each lists it, and the plan keeps one copy.
     return [
         TensorSlice(key=f"{piece.key}/{piece.name}", shape=piece.shape, start=piece.start, data=piece.data)
         for piece in parts.optimizer.state_slices()

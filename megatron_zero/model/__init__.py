@@ -1,0 +1,1 @@
+"""GPT as ordinary nn.Modules. Knows nothing of ZeRO, schedules or optimizers."""
