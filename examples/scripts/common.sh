@@ -35,6 +35,22 @@ require_integers() {
     done
 }
 
+# require_booleans NAME...: each named variable is true or false; "True" or "1" would quietly mean false.
+require_booleans() {
+    local name
+    for name in "$@"; do
+        [[ ${!name:-} == true || ${!name:-} == false ]] || die "${name}='${!name:-}' is neither true nor false"
+    done
+}
+
+# is_dry_run: DRY_RUN is set to anything but 0, false or nothing.
+is_dry_run() {
+    case ${DRY_RUN:-0} in
+        0 | false) return 1 ;;
+        *) return 0 ;;
+    esac
+}
+
 # find_python: sets MZ_PYTHON to the python that has megatron_zero: MZ_PYTHON, PYTHON, an active one, then .venv.
 find_python() {
     MZ_PYTHON=${MZ_PYTHON:-${PYTHON:-}}
@@ -114,7 +130,7 @@ fill_template() {
 # make_config TEMPLATE: sets CONFIG_JSON to a filled file that no other run shares. Kept beside the logs as a record
 # of the run; under DRY_RUN=1 it is a temporary file, and OUTPUT_BASEPATH is not touched.
 make_config() {
-    if [[ ${DRY_RUN:-0} == 1 ]]; then
+    if is_dry_run; then
         MZ_SCRATCH=$(mktemp -d) || die "cannot make a temporary folder"
         trap 'rm -rf -- "${MZ_SCRATCH}"' EXIT
         CONFIG_JSON=${MZ_SCRATCH}/ds_config_gpt_${NAME}.json
@@ -185,7 +201,7 @@ run_training() {
     fi
     read -r -a launch_args <<<"${LAUNCHER_ARGS---num_gpus ${NUM_GPUS}}"
     local -a command=("${launch[@]}" "${launch_args[@]}" "${MZ_ROOT}/pretrain_gpt.py" "$@")
-    if [[ ${DRY_RUN:-0} == 1 ]]; then
+    if is_dry_run; then
         printf '# %s\n' "${CONFIG_JSON}"
         cat -- "${CONFIG_JSON}"
         printf '\n# command\n'

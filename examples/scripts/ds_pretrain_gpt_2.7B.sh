@@ -53,6 +53,7 @@ MOE_TRAIN_CAP_FACTOR=${MOE_TRAIN_CAP_FACTOR:-1.0}
 MOE_EVAL_CAP_FACTOR=${MOE_EVAL_CAP_FACTOR:-1.0}
 MOE_MIN_CAP=${MOE_MIN_CAP:-4}
 MOE_DROP_TOKEN=${MOE_DROP_TOKEN:-true}
+require_booleans MOE_DROP_TOKEN
 
 ### Curriculum by sequence length: acts only with a template that has its words
 CL_ENABLED=${CL_ENABLED:-false}
@@ -69,6 +70,7 @@ OFFLOAD_RATIO=${OFFLOAD_RATIO:-0.3}
 ACTIVATION_CHECKPOINT=${ACTIVATION_CHECKPOINT:-true}
 PRESCALE_GRAD=${PRESCALE_GRAD:-false}
 PRECISION=${PRECISION:-bf16}
+require_booleans ACTIVATION_CHECKPOINT PRESCALE_GRAD CL_ENABLED
 
 ###############################################################################
 ### Logging and output

@@ -146,6 +146,18 @@ def test_number_that_bash_would_misread_is_told(value: str) -> None:
     assert f"TRAIN_TOKENS='{value}' is not a whole number" in done.stderr
 
 
+@pytest.mark.parametrize(("value", "code"), [("true", 0), ("false", 0), ("True", 2), ("1", 2), ("", 2)])
+def test_switch_that_is_neither_true_nor_false_is_told(value: str, code: int) -> None:
+    done = bash("require_booleans MOE_DROP_TOKEN", env={"MOE_DROP_TOKEN": value})
+    assert done.returncode == code
+    assert (f"MOE_DROP_TOKEN='{value}' is neither true nor false" in done.stderr) == (code == 2)
+
+
+@pytest.mark.parametrize(("value", "code"), [("", 1), ("0", 1), ("false", 1), ("1", 0), ("true", 0), ("yes", 0)])
+def test_dry_run_is_meant_by_anything_but_off(value: str, code: int) -> None:
+    assert bash("is_dry_run", env={"DRY_RUN": value}).returncode == code
+
+
 @pytest.mark.parametrize("value", ["0", "300000000000", "-1"])
 def test_whole_numbers_pass(value: str) -> None:
     assert bash("require_integers TRAIN_TOKENS", env={"TRAIN_TOKENS": value}).returncode == 0

@@ -117,6 +117,7 @@ def test_2_7B_defaults_are_those_people_know(tmp_path: Path) -> None:
     assert {name: done.flag(name) for name in expected} == {name: [value] for name, value in expected.items()}
     assert done.flag("--rampup-batch-size") == ["32", "32", "1953125"]
     config = done.config()
+    assert re.search(r"[A-Z_]{4,}", json.dumps(config)) is None
     assert config["train_batch_size"] == 512
     assert config["zero_optimization"] == {
         "stage": 3,
@@ -405,6 +406,15 @@ def test_tiny_global_batch_divides_among_any_number_of_processes(tmp_path: Path,
 def test_tiny_starts_one_process_per_gpu_and_two_without(tmp_path: Path, visible: int, processes: str) -> None:
     python = program(tmp_path / "python", f"[[ \"$*\" == '-m megatron_zero.launcher.machine' ]] && echo {visible}")
     assert run(SCRIPT_TINY, tmp_path, MZ_PYTHON=str(python)).flag("--num_gpus")[0] == processes
+
+
+def test_every_variable_that_the_readme_names_is_read_by_a_script() -> None:
+    readme = (SCRIPTS.parents[1] / "README.md").read_text()
+    rows = [line.split("|")[1] for line in readme.splitlines() if re.match(r"\| `[A-Z]", line)]
+    names = {name for row in rows for name in re.findall(r"`([A-Z_]+)`", row)}
+    scripts = "".join(script.read_text() for script in SCRIPTS.glob("*.sh"))
+    assert len(names) > 20
+    assert {name for name in names if f"${{{name}" not in scripts} == set()
 
 
 def test_every_script_parses() -> None:
