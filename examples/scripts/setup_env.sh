@@ -83,9 +83,9 @@ choose_python() {
             python=$(command -v -- "${candidate}")
             return
         fi
-        seen+=" ${candidate} is ${version};"
+        seen+="${candidate} is ${version}; "
     done
-    lacks "Python 3.10 to 3.13 on PATH (${seen:- no python3 found;} or name one that has torch: PYTHON=...)" \
+    lacks "Python 3.10 to 3.13 on PATH (${seen:-no python3 found; }or name one that has torch: PYTHON=...)" \
         "python3 python3-venv python3-dev" "python3 python3-devel" "python=3.11"
 }
 
@@ -139,8 +139,8 @@ look() {
             venv) lacks "${what}" "python${version}-venv" python3 "python=${version}" ;;
             headers) lacks "${what}" "python${version}-dev" python3-devel "python=${version}" ;;
             package)
-                lacks "the package ${what}" '' '' ''
-                packages+=("'${what%% *}'")
+                lacks "the package ${what#*:}" '' '' ''
+                packages+=("'${what%%:*}'")
                 ;;
             system) lacks "${what}" '' '' '' ;;
             '') ;;
@@ -163,7 +163,7 @@ report_missing() {
             "  Fedora:          dnf install ${fedora[*]}" \
             "  conda:           conda install -c conda-forge ${conda[*]}" >&2
     fi
-    [[ ${#packages[@]} == 0 ]] || printf 'Python packages:  %s -m pip install %s\n' "${python}" "${packages[*]}" >&2
+    [[ ${#packages[@]} == 0 ]] || printf 'To get the packages:  %s -m pip install %s\n' "${python}" "${packages[*]}" >&2
     die "nothing was changed. Run the same command again when nothing is missing."
 }
 
@@ -184,7 +184,7 @@ take_lock() {
 pip_install() {
     PIP_DISABLE_PIP_VERSION_CHECK=1 "${python}" -m pip install "$@" >&2 9>&- ||
         die "pip install $* failed; its message is above." \
-            "Run the same command again to go on. Without a package index, name an environment that has torch: PYTHON=..."
+            "Run the same command again to go on. Without a package index, name an environment with torch: PYTHON=..."
 }
 
 make_venv() {

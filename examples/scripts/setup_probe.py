@@ -3,7 +3,8 @@
 Changes nothing, except that `finish` writes a stamp: what was installed, and from which state of the checkout. A stamp
 that no longer fits means that setup_env.sh has work to do.
 
-    missing             one line for each thing that is missing: "venv:", "headers:", "package:" or "system:" and words
+    missing             one line for each thing that is missing: "venv:", "headers:" or "system:" and words, or
+                        "package:", the requirement, ":" and words
     torch               succeeds if a supported torch is installed and no other one is asked for
     build-requirements  what pyproject.toml needs for building, one requirement a line
     broken              requirements of packages whose installation was interrupted
@@ -103,8 +104,7 @@ def missing(root: Path, extras: tuple[str, ...], *, given: bool) -> list[str]:
                 f"(to get one: {sys.executable} -m venv --system-site-packages FOLDER)"
             )
         wanted = [r for r in requirements(root, extras) + build_requirements(root) if r not in OPTIONAL]
-        problems = [problem for problem in map(problem_of, wanted) if problem is not None]
-        lines += [f"package:{problem}" for problem in problems]
+        lines += [f"package:{r}:{problem}" for r in wanted if (problem := problem_of(r)) is not None]
     return lines
 
 
