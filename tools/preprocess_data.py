@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -114,7 +114,8 @@ def preprocess(options: argparse.Namespace) -> Report:
         total = sum(path.stat().st_size for path in paths)
         progress = opened.enter_context(tqdm(total=total, unit="B", unit_scale=True, disable=None, desc="preprocess"))
         logged = 0
-        for chunk in ordered_map(make_encoder, read_chunks(paths), workers=options.workers):
+        chunks = opened.enter_context(closing(ordered_map(make_encoder, read_chunks(paths), workers=options.workers)))
+        for chunk in chunks:
             report.add(chunk)
             if report.bad_lines and options.on_error == "raise":
                 raise ConfigError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -34,11 +34,12 @@ class _Failure:
 
 def ordered_map(
     make_function: Callable[[], Callable[[Item], Result]], items: Iterable[Item], *, workers: int
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """function(item) of each item, in order, where each worker process makes its own function once.
 
     workers: 1 runs everything in this process. make_function, items and results are pickled for more (they are spawned,
-    not forked). Errors: WorkerError; with one worker what the function raises. All workers are gone when this ends.
+    not forked). Errors: WorkerError; with one worker what the function raises. All workers are gone when this ends or
+    is closed.
     """
     if workers == 1:
         yield from map(make_function(), items)
@@ -89,13 +90,13 @@ class _Worker(Generic[Item, Result]):
     def send(self, item: Item) -> None:
         try:
             self.connection.send(item)
-        except (BrokenPipeError, ConnectionResetError) as error:
+        except OSError as error:
             raise self._death() from error
 
     def receive(self) -> Result:
         try:
             answer = self.connection.recv()
-        except (EOFError, ConnectionResetError) as error:
+        except (EOFError, OSError) as error:  # OSError: it died in the middle of an answer
             raise self._death() from error
         if isinstance(answer, _Failure):
             raise WorkerError(f"a worker process failed:\n{answer.trace}")
@@ -131,7 +132,7 @@ def _serve(connection: Connection, make_function: Callable[[], Callable[[Any], A
     while True:
         try:
             item = connection.recv()
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):
             return
         try:
             function = function or make_function()
@@ -140,5 +141,5 @@ def _serve(connection: Connection, make_function: Callable[[], Callable[[Any], A
             answer = _Failure(traceback.format_exc())
         try:
             connection.send(answer)
-        except (BrokenPipeError, ConnectionResetError):
+        except OSError:
             return

@@ -3,13 +3,13 @@
 import itertools
 import multiprocessing
 import os
-import select
 import subprocess
 import sys
 import textwrap
 from functools import partial
 
 import pytest
+from helpers.processes import process_ended
 
 from megatron_zero.data.ordered_pool import WorkerError, ordered_map
 
@@ -19,6 +19,12 @@ make_square = partial(eval, "lambda n: n * n")
 make_slow_start = partial(eval, "lambda n: (sum(range(3_000_000 if n == 0 else 0)), n)[1]")
 make_dying = partial(eval, "lambda n: n if n < 5 else __import__('os')._exit(3)")
 make_killed = partial(eval, "lambda n: n if n < 5 else __import__('os').kill(__import__('os').getpid(), 9)")
+# Announces 65,536 bytes of answer on its pipe, sends 4 and is gone.
+make_cut_short = partial(
+    eval,
+    "lambda n: (__import__('os').write(__import__('sys')._getframe(1).f_locals['connection'].fileno(), "
+    "b'\\0\\1\\0\\0half'), __import__('os')._exit(3))",
+)
 make_failing = partial(eval, "lambda n: 10 // (5 - n)")
 make_unbuildable = partial(eval, "1 // 0")
 
@@ -41,6 +47,7 @@ def test_no_items_no_results():
     [
         (make_dying, "ended with exit code 3"),
         (make_killed, "killed by signal 9"),
+        (make_cut_short, "ended with exit code 3"),
         (make_failing, "ZeroDivisionError"),
         (make_unbuildable, "ZeroDivisionError"),
     ],
@@ -80,14 +87,4 @@ def test_workers_end_when_the_parent_is_killed(tmp_path):
     workers = [int(word) for word in parent.stdout.split()]
     assert len(workers) == 2
     for pid in workers:
-        assert _ended(pid, seconds=20), "a worker outlives its parent"
-
-
-def _ended(pid, *, seconds):
-    """Whether a process that is no child of ours ends within some time."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    with open(descriptor):
-        return bool(select.select([descriptor], [], [], seconds)[0])
+        assert process_ended(pid, seconds=20), "a worker outlives its parent"

@@ -1,0 +1,16 @@
+"""Waiting for processes that are no children of the test's own."""
+
+from __future__ import annotations
+
+import os
+import select
+
+
+def process_ended(pid: int, *, seconds: float) -> bool:
+    """Whether a process is gone, or a zombie, within some time."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    with open(descriptor, "rb"):
+        return bool(select.select([descriptor], [], [], seconds)[0])
