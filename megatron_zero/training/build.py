@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from megatron_zero.checkpoint.load import latest_iteration
+from megatron_zero.checkpoint.folder import latest_iteration
 from megatron_zero.config.derive import DerivedSizes
 from megatron_zero.config.fields import ConfigError
 from megatron_zero.config.load import LoadedConfig
@@ -25,7 +25,6 @@ from megatron_zero.distributed.launch import LaunchEnvironment
 from megatron_zero.distributed.rng import seed_everything
 from megatron_zero.model.gpt import GPTStage, no_weight_decay
 from megatron_zero.model.initialization import ParameterInitializer
-from megatron_zero.observability.timers import Timers
 from megatron_zero.offload.optimizer import AdamHyperparameters, OffloadedAdam
 from megatron_zero.offload.placement import TwinFlowPlan, plan_twin_flow
 from megatron_zero.optim.lr_schedule import LrSchedule
@@ -52,9 +51,7 @@ def build_trainer(loaded: LoadedConfig, context: ParallelContext, env: LaunchEnv
     config = loaded.config
     started = time.perf_counter()
     tokenizer, sizes, datasets = together(context, "reading the data", lambda: _open_inputs(loaded, env))
-    reporter = together(
-        context, "opening the outputs", lambda: Reporter(loaded, sizes, context, started=started)
-    )
+    reporter = Reporter(loaded, sizes, context, started=started)
     reporter.sizes()
 
     seed_everything(config.train.seed + context.dp.rank, device=context.device)

@@ -101,6 +101,7 @@ class Trainer:
             if _due(state.iteration, parts.intervals.save) and reason is None:
                 self.save()
                 reported = time.perf_counter()
+        parts.reporter.ended(reason)
         self.finish()
         return reason
 
