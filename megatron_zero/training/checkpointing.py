@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from megatron_zero.checkpoint.load import load_checkpoint
+from megatron_zero.checkpoint.load import load_checkpoint, read_common
 from megatron_zero.checkpoint.save import SaveReport, save_checkpoint
 from megatron_zero.checkpoint.tensors import TensorSlice
 from megatron_zero.config.fields import ConfigError
@@ -58,10 +58,11 @@ def load_training(root: Path, iteration: int, parts: CheckpointParts, state: Tra
     Raises ConfigError on every rank when the checkpoint is of another model, or of another learning-rate schedule
     without --override-opt_param-scheduler.
     """
-    loaded = load_checkpoint(root, iteration, wanted=_tensor_slices(parts), axis=parts.context.world)
-    _check_identity(root, loaded.common["identity"], parts.identity)
+    common = read_common(root, iteration, axis=parts.context.world)
+    _check_identity(root, common["identity"], parts.identity)
     if not parts.override_schedule:
-        _check_schedule(root, loaded.common["lr_schedule"], dataclasses.asdict(parts.lr_schedule))
+        _check_schedule(root, LrSchedule(**common["lr_schedule"]), parts.lr_schedule)
+    loaded = load_checkpoint(root, iteration, wanted=_tensor_slices(parts), axis=parts.context.world)
     state.load(loaded.common["train_state"])
     parts.optimizer.step_count = int(loaded.common["optimizer_step"])
     with torch.no_grad():
@@ -87,8 +88,14 @@ def _check_identity(root: Path, saved: dict[str, Any], ours: dict[str, Any]) -> 
         raise ConfigError(f"the checkpoint in {root} is of another model: {'; '.join(different)}")
 
 
-def _check_schedule(root: Path, saved: dict[str, Any], ours: dict[str, Any]) -> None:
-    different = [f"{key} {saved.get(key)!r} there and {ours[key]!r} here" for key in ours if saved.get(key) != ours[key]]
+def _check_schedule(root: Path, saved: LrSchedule, ours: LrSchedule) -> None:
+    """Only what shapes the curve counts: a constant rate has no decay."""
+    decay = () if saved.style == ours.style == "constant" else ("min_lr", "decay_tokens")
+    different = [
+        f"{field} {getattr(saved, field)!r} there and {getattr(ours, field)!r} here"
+        for field in ("style", "max_lr", "warmup_tokens", *decay)
+        if getattr(saved, field) != getattr(ours, field)
+    ]
     if different:
         raise ConfigError(
             f"the checkpoint in {root} has another learning-rate schedule: {'; '.join(different)}; "

@@ -58,6 +58,7 @@ class Reporter:
         self.timers = Timers(context.device, level)
         self._metrics: Metrics | None = None
         self._optimizer: OffloadedAdam | None = None
+        self._engine: ZeroEngine | None = None
         self._last: StepRecord | None = None
         dtype = torch.bfloat16 if config.precision.bf16 else torch.float32
         on_cuda = context.device.type == "cuda"
@@ -90,7 +91,7 @@ class Reporter:
 
     def placement(self, engine: ZeroEngine, optimizer: OffloadedAdam) -> None:
         """Parameters of this rank, sub-groups and bytes by tier, ratio asked and got, and the memory lines."""
-        self._optimizer = optimizer
+        self._optimizer, self._engine = optimizer, engine
         numel = sum(layout.parameter_numel for layout in engine.layouts)
         self.logger.plain(f" > number of parameters on (tensor, pipeline) model parallel rank (0, 0): {numel}")
         subgroups = {tier.value: len(groups) for tier, groups in optimizer.subgroups.items()}
@@ -177,7 +178,7 @@ class Reporter:
             tokens_per_second_per_gpu=report.global_batch_size * model.seq_length / seconds / world,
             tflops_per_gpu=flops_per_second / 1e12,
             mfu=flops_per_second / self._peak if self._peak is not None else None,
-            device_bytes=device_allocated_bytes(self._context.device),
+            device_bytes=self._device_bytes(),
             host_rss_bytes=process_rss_bytes(),
             pinned_bytes=optimizer.pool.pinned_bytes,
             tier_bytes=optimizer.tier_bytes,
@@ -240,6 +241,13 @@ class Reporter:
         ranks = all_gather_object(report, axis=self._context.world)
         for line in format_memory(phase, ranks, rank=self._context.world.rank):
             self.logger.info(line)
+
+    def _device_bytes(self) -> int:
+        """Live bytes on the device: the allocator's count on a GPU; on a CPU what the owners hold there."""
+        if self._context.device.type == "cuda":
+            return device_allocated_bytes(self._context.device)
+        assert self._engine is not None and self._optimizer is not None
+        return sum(self._engine.device_bytes.values()) + self._optimizer.tier_bytes["device"]
 
     def _notes_of_first_rank(self, notes: Sequence[str]) -> Sequence[str]:
         gathered: list[Any] = all_gather_object(tuple(notes), axis=self._context.world)

@@ -93,6 +93,7 @@ class RunResult:
     state: Sequence[tuple[str, int, torch.Tensor]]
     tier_bytes: Mapping[str, int]
     ratio_realised: float
+    pinned_bytes: int
 
 
 def run_tiny(ctx: ParallelContext, argv: Sequence[str]) -> RunResult:
@@ -116,16 +117,17 @@ def result_of(trainer: Trainer) -> RunResult:
     trainer.run()
     engine, optimizer = trainer.parts.step.engine, trainer.parts.step.optimizer
     with engine.summon_full_parameters() as parameters:
-        weights = {name: p.clone() for name, p in parameters.items()}
+        weights = {name: p.detach().to("cpu", copy=True) for name, p in parameters.items()}
     return RunResult(
         losses=[r.loss for r in reports],
         norms=[r.grad_norm for r in reports],
         rates=[r.learning_rate for r in reports],
         weights=weights,
         state=sorted(
-            ((f"{s.key}/{s.name}", s.start, s.data.clone().cpu()) for s in optimizer.state_slices()),
+            ((f"{s.key}/{s.name}", s.start, s.data.detach().to("cpu", copy=True)) for s in optimizer.state_slices()),
             key=lambda item: item[:2],
         ),
         tier_bytes=optimizer.tier_bytes,
         ratio_realised=optimizer.plan.ratio_realised,
+        pinned_bytes=optimizer.pool.pinned_bytes,
     )
