@@ -35,7 +35,7 @@ export RAMPUP_BATCH_SIZE=${RAMPUP_BATCH_SIZE-}
 
 # The schedule covers SCHEDULE_STEPS, and the run ends after TRAIN_STEPS of them: a run that stops half way and one that
 # resumes it see the same learning rates and the same data order as one long run.
-TRAIN_STEPS=${TRAIN_STEPS:-300}
+TRAIN_STEPS=${TRAIN_STEPS:-600}
 SCHEDULE_STEPS=${SCHEDULE_STEPS:-$((2 * TRAIN_STEPS))}
 require_integers TRAIN_STEPS SCHEDULE_STEPS GLOBAL_BATCH_SIZE
 tokens_per_step=$((GLOBAL_BATCH_SIZE * SEQ_LEN))
@@ -52,7 +52,7 @@ if [[ ${PRECISION} == bf16 ]]; then
 fi
 
 export LOG_INTERVAL=${LOG_INTERVAL:-10} EVAL_INTERVAL=${EVAL_INTERVAL:-100} EVAL_ITERS=${EVAL_ITERS:-10}
-export SAVE_INTERVAL=${SAVE_INTERVAL:-100}
+export SAVE_INTERVAL=${SAVE_INTERVAL:-200}
 
 quickstart=${MZ_QUICKSTART_DIR:-${MZ_ROOT}/quickstart_output}
 export TOKENIZER_TYPE=${TOKENIZER_TYPE:-GPTSentencePieceTokenizer}

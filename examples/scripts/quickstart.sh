@@ -12,7 +12,13 @@
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
-STEPS_PER_RUN=${STEPS_PER_RUN:-300}
+# What the caller has set, for the command that is shown at the end.
+given=''
+for name in PYTHON MZ_QUICKSTART_DIR STEPS_PER_RUN; do
+    [[ -z ${!name:-} ]] || printf -v given '%s%s=%q ' "${given}" "${name}" "${!name}"
+done
+
+STEPS_PER_RUN=${STEPS_PER_RUN:-600}
 require_integers STEPS_PER_RUN
 [[ ${STEPS_PER_RUN} -gt 0 ]] || die "STEPS_PER_RUN=${STEPS_PER_RUN} must be 1 or more"
 
@@ -89,16 +95,16 @@ TRAIN_STEPS=${target} SCHEDULE_STEPS=$((2 * STEPS_PER_RUN)) TOKENIZER_MODEL=${to
     run_forwarding bash "${MZ_SCRIPTS}/ds_pretrain_gpt_tiny.sh"
 
 reached=$(finished_steps)
-again="bash ${0@Q}"
+printf -v again '%sbash %q' "${given}" "$0"
 if [[ ${reached} -lt ${target} ]]; then
     next="the run stopped at step ${reached} of ${target}; the same command goes on from there: ${again}"
 elif [[ ${reached} -lt $((2 * STEPS_PER_RUN)) ]]; then
     next="${again}   (resumes at step ${reached} and trains ${STEPS_PER_RUN} more)"
 else
-    next="DRY_RUN=1 bash ${MZ_SCRIPTS@Q}/ds_pretrain_gpt_2.7B.sh   (shows how the same script trains 2.7B)"
+    printf -v next 'DRY_RUN=1 %sbash %q   (shows how the same script trains 2.7B)' \
+        "${PYTHON:+PYTHON=${PYTHON@Q} }" "${MZ_SCRIPTS}/ds_pretrain_gpt_2.7B.sh"
 fi
-tensorboard=("${MZ_PYTHON}" -m tensorboard.main --logdir "${work}/tensorboard")
 say "finished"
 printf 'Made:      %s: checkpoint of step %s, TensorBoard events, log/%s.jsonl, data\n' "${work}" "${reached}" "${NAME}"
-printf 'Dashboard: %s\n' "$(printf '%q ' "${tensorboard[@]}")"
+printf 'Dashboard: %q -m tensorboard.main --logdir %q\n' "${MZ_PYTHON}" "${work}/tensorboard"
 printf 'Next:      %s\n' "${next}"

@@ -1,6 +1,7 @@
 """quickstart.sh: which steps run, how far each run trains, what it says at its end. Tools and launcher are stubs."""
 
 import os
+import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -119,6 +120,14 @@ def test_run_ends_with_what_was_made_the_dashboard_and_the_next_step(quickstart:
     assert str(quickstart.work) in lines[0]
     assert "tensorboard" in lines[1]
     assert "--logdir" in lines[1]
+
+
+def test_next_command_repeats_what_was_set_and_works_as_shown(quickstart: Quickstart, tmp_path: Path) -> None:
+    folder = str(tmp_path / "else where")
+    shown = quickstart.run(MZ_QUICKSTART_DIR=folder).stdout.splitlines()[-1]
+    command = shlex.split(shown.removeprefix("Next:").split("   (")[0])
+    script = str(quickstart.root / "examples" / "scripts" / "quickstart.sh")
+    assert command == [f"MZ_QUICKSTART_DIR={folder}", "STEPS_PER_RUN=10", "bash", script]
 
 
 def test_every_step_is_announced(quickstart: Quickstart) -> None:
