@@ -137,7 +137,7 @@ look() {
         what=${line#*:}
         case ${line%%:*} in
             venv) lacks "${what}" "python${version}-venv" python3 "python=${version}" ;;
-            headers) lacks "${what}" "python${version}-dev" python3-devel "python=${version}" ;;
+            headers) lacks "${what}" "python${version}-dev" python3-devel "" ;; # conda's python has them
             package)
                 lacks "the package ${what#*:}" '' '' ''
                 packages+=("'${what%%:*}'")
@@ -158,10 +158,10 @@ report_missing() {
     say "missing${python:+ (looked at ${python})}:"
     printf '  - %s\n' "${missing[@]}" >&2
     if [[ ${#debian[@]} -gt 0 ]]; then
-        printf '%s\n' "Packages that bring what is missing (the first two as root):" \
+        printf '%s\n' "Packages that bring what is missing (as root, but for conda):" \
             "  Debian, Ubuntu:  apt-get install ${debian[*]}" \
             "  Fedora:          dnf install ${fedora[*]}" \
-            "  conda:           conda install -c conda-forge ${conda[*]}" >&2
+            "  conda:           conda install -c conda-forge ${conda[*]:-python}" >&2
     fi
     [[ ${#packages[@]} == 0 ]] || printf 'To get the packages:  %s -m pip install %s\n' "${python}" "${packages[*]}" >&2
     die "nothing was changed. Run the same command again when nothing is missing."
