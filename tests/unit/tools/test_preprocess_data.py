@@ -97,15 +97,14 @@ def test_outputs_of_an_earlier_run_are_replaced(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "corpus,key,more",
+    "corpus,key,more,workers",
     [
-        ("corpus_small", "small", ["--append-eod"]),
-        ("corpus_small", "small_noeod", []),
-        ("edge_cases", "edge", ["--append-eod"]),
-        ("edge_cases", "edge_noeod", []),
+        ("corpus_small", "small", ["--append-eod"], 1),
+        ("corpus_small", "small_noeod", [], 2),
+        ("edge_cases", "edge", ["--append-eod"], 2),
+        ("edge_cases", "edge_noeod", [], 1),
     ],
 )
-@pytest.mark.parametrize("workers", [1, 2])
 def test_bytes_are_those_of_megatron_core(shared_dir, tmp_path, corpus, key, more, workers):
     data = shared_dir / "data"
     arguments = [
