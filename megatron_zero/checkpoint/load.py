@@ -40,6 +40,26 @@ class Loaded:
     unread_keys: tuple[str, ...]
 
 
+def read_common(root: Path, iteration: int, *, axis: ParallelAxis) -> dict[str, Any]:
+    """The common values of root/global_step{iteration}, and nothing else: whether it fits can be judged before a load.
+
+    Every rank of axis calls it; raises on all ranks if any fails.
+    """
+    with together(axis, f"reading checkpoint at iteration {iteration} in {root}"):
+        folder = find(Path(root), iteration)
+        common: dict[str, Any] = json.loads(read_file(folder, Manifest.read(folder).entry(folder, COMMON)))
+    return common
+
+
+def stored_tensors(root: Path, iteration: int) -> dict[str, tuple[int, ...]]:
+    """Key -> shape of every tensor in root/global_step{iteration}, sorted by key. For one process."""
+    folder = find(Path(root), iteration)
+    manifest = Manifest.read(folder)
+    headers = [_read_header(folder, manifest, rank) for rank in range(manifest.world_size)]
+    extents = [record.extent for header in headers for record in header.slices]
+    return {extent.key: extent.shape for extent in sorted(extents, key=lambda extent: extent.key)}
+
+
 def load_checkpoint(root: Path, iteration: int, *, wanted: Sequence[TensorSlice], axis: ParallelAxis) -> Loaded:
     """Fill wanted[*].data in place, bit for bit, from root/global_step{iteration}.
 

@@ -25,7 +25,7 @@ from .together import together
 
 @dataclass(frozen=True, slots=True)
 class SaveReport:
-    """bytes: of the files that the ranks wrote, all together.   seconds: from call to return.   notes: sentences for the log (rank 0)."""
+    """bytes: of the files of all ranks together.   seconds: from call to return.   notes: for the log (rank 0)."""
 
     bytes: int
     seconds: float
