@@ -55,7 +55,7 @@ def visible_slots(environ: Mapping[str, str], *, installed: int) -> tuple[str, .
     beyond = [name for name in names if name.isdigit() and int(name) >= installed]
     if beyond:
         raise ConfigError(
-            f"CUDA_VISIBLE_DEVICES={listed} names GPU {beyond[0]}, and this machine has 0 to {installed - 1}"
+            f"CUDA_VISIBLE_DEVICES={listed} names GPU {beyond[0]}, but this machine has {installed}, from 0"
         )
     if len(set(names)) != len(names):
         raise ConfigError(f"CUDA_VISIBLE_DEVICES={listed} names a GPU twice")

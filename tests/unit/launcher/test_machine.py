@@ -31,7 +31,7 @@ def test_visible_slots_follow_cuda(listed: str | None, installed: int, slots: tu
 
 @pytest.mark.parametrize(
     ("listed", "pattern"),
-    [("0,4", r"names GPU 4, and this machine has 0 to 3"), ("1,1", "names a GPU twice")],
+    [("0,4", r"names GPU 4, but this machine has 4, from 0"), ("1,1", "names a GPU twice")],
 )
 def test_contradictory_cuda_visible_devices_is_told(listed: str, pattern: str) -> None:
     with pytest.raises(ConfigError, match=pattern):
