@@ -194,8 +194,9 @@ make_venv() {
         fi
         say "making ${venv} with ${python}"
         "${python}" -m venv --clear --without-pip -- "${venv}" >&2 || die "${python} -m venv failed; see above"
-        python=${venv}/bin/python
     fi
+    # Here and not above: while this run waited for the lock, another may have made it.
+    python=${venv}/bin/python
     "${python}" -c 'import pip' 2>/dev/null || "${python}" -m ensurepip --default-pip >&2 ||
         die "${python} -m ensurepip failed; see above"
 }
