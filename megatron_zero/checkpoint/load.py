@@ -73,9 +73,7 @@ def load_checkpoint(root: Path, iteration: int, *, wanted: Sequence[TensorSlice]
         folder = find(root, iteration)
         manifest = Manifest.read(folder)
         if manifest.iteration != iteration:
-            raise CheckpointError(
-                f"{folder}: holds iteration {manifest.iteration}, expected {iteration}: renamed by hand?"
-            )
+            raise CheckpointError(f"{folder}: holds iteration {manifest.iteration}, expected {iteration}: renamed by hand?")
         for entry in manifest.files.values():
             check_size(folder, entry)
         headers = [_read_header(folder, manifest, rank) for rank in range(manifest.world_size)]

@@ -76,18 +76,14 @@ class Manifest:
             raise CheckpointError(f"{path}: format {kind} version {version}, expected {FORMAT} version {VERSION}")
         try:
             entries = [FileEntry.from_json(entry) for entry in body["files"]]
-            return Manifest(
-                body["iteration"], body["world_size"], body["layout"], {each.name: each for each in entries}
-            )
+            return Manifest(body["iteration"], body["world_size"], body["layout"], {each.name: each for each in entries})
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: not a manifest of {FORMAT}: {error!r}") from error
 
     def entry(self, folder: Path, name: str) -> FileEntry:
         """Raises CheckpointError if the manifest does not list the file."""
         if name not in self.files:
-            raise CheckpointError(
-                f"{folder / MANIFEST}: does not list {name}; expected one per rank of {self.world_size}"
-            )
+            raise CheckpointError(f"{folder / MANIFEST}: does not list {name}; expected one per rank of {self.world_size}")
         return self.files[name]
 
 

@@ -86,9 +86,7 @@ class ChunkedWriter:
     def __enter__(self) -> ChunkedWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         os.close(self._fd)
 
     def write(self, data: memoryview | bytes) -> None:
@@ -139,9 +137,7 @@ class VerifiedReader:
     def __enter__(self) -> VerifiedReader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         os.close(self._fd)
 
     def chunk(self, index: int) -> memoryview:

@@ -15,7 +15,8 @@ from typing import BinaryIO, Final
 
 VS_SAMPLES: Final = " vs samples"
 VS_TOKENS: Final = " vs tokens"
-HEADER: Final = struct.Struct("<Q4x")  # length of the record, its checksum; the record; 4 bytes of its checksum
+# Length of the record and the checksum of these 8 bytes; the record and 4 bytes of its own checksum follow.
+HEADER: Final = struct.Struct("<QI")
 MARK: Final = "tfevents"  # TensorBoard reads every file with this in its name
 
 
@@ -73,18 +74,20 @@ def _free_name(path: Path) -> Path:
 
 
 def _records(source: BinaryIO, resume: ResumePoint) -> Iterator[tuple[bytes, bool]]:
-    """(bytes of one record with its frame, whether to keep it); ends where the file does or is torn."""
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    """(bytes of one record with its frame, whether to keep it); ends where the file does or is torn.
+
+    A killed process leaves a short last record, a machine that lost power zeros: the frame's checksum finds the latter.
+    """
     from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 
     while len(header := source.read(HEADER.size)) == HEADER.size:
-        (length,) = HEADER.unpack(header)
+        length, checksum = HEADER.unpack(header)
+        if masked_crc32c(header[:8]) != checksum:
+            return
         body = source.read(length + 4)
         if len(body) < length + 4:
             return
-        try:
-            event = Event.FromString(body[:length])
-        except DecodeError:
-            return
+        event = Event.FromString(body[:length])
         keep = all(resume.reaches(value.tag, event.step) for value in event.summary.value)
         yield header + body, keep

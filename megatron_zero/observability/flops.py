@@ -77,40 +77,40 @@ def _forward_flops(
     return tokens * num_layers * layer, tokens * 2 * hidden_size * padded_vocab_size
 
 
-_16BIT: Final = (torch.bfloat16, torch.float16)
-_FP16: Final = (torch.float16,)
-_FP32: Final = (torch.float32,)
+HALF: Final = (torch.bfloat16, torch.float16)
+FP16: Final = (torch.float16,)
+FP32: Final = (torch.float32,)
 
 # (words that must all be in the device's name, dtypes, FLOP/s): vendors' dense figures. The first row that fits counts,
 # so the particular model stands before the family. 16 bit: matrix units; fp32: without TF32, which is torch's default.
 PEAKS: Final[tuple[tuple[tuple[str, ...], tuple[torch.dtype, ...], float], ...]] = (
-    (("B200",), _16BIT, 2250e12),
-    (("H200", "NVL"), _16BIT, 835e12),
-    (("H200",), _16BIT, 989e12),
-    (("H200",), _FP32, 67e12),
-    (("GH200",), _16BIT, 989e12),
-    (("H100", "PCIe"), _16BIT, 756e12),
-    (("H100", "PCIe"), _FP32, 51e12),
-    (("H100", "NVL"), _16BIT, 835e12),
-    (("H100",), _16BIT, 989e12),
-    (("H100",), _FP32, 67e12),
-    (("H800", "PCIe"), _16BIT, 756e12),
-    (("H800",), _16BIT, 989e12),
-    (("H20",), _16BIT, 148e12),
-    (("A100",), _16BIT, 312e12),
-    (("A100",), _FP32, 19.5e12),
-    (("A800",), _16BIT, 312e12),
-    (("A30",), _16BIT, 165e12),
-    (("A40",), _16BIT, 149.7e12),
-    (("A10",), _16BIT, 125e12),
-    (("L40S",), _16BIT, 362e12),
-    (("L40",), _16BIT, 181e12),
-    (("L4",), _16BIT, 121e12),
-    (("V100", "PCIE"), _FP16, 112e12),
-    (("V100S",), _FP16, 130e12),
-    (("V100",), _FP16, 125e12),
-    (("V100",), _FP32, 15.7e12),
-    (("T4",), _FP16, 65e12),
+    (("B200",), HALF, 2250e12),
+    (("H200", "NVL"), HALF, 835e12),
+    (("H200",), HALF, 989e12),
+    (("H200",), FP32, 67e12),
+    (("GH200",), HALF, 989e12),
+    (("H100", "PCIe"), HALF, 756e12),
+    (("H100", "PCIe"), FP32, 51e12),
+    (("H100", "NVL"), HALF, 835e12),
+    (("H100",), HALF, 989e12),
+    (("H100",), FP32, 67e12),
+    (("H800", "PCIe"), HALF, 756e12),
+    (("H800",), HALF, 989e12),
+    (("H20",), HALF, 148e12),
+    (("A100",), HALF, 312e12),
+    (("A100",), FP32, 19.5e12),
+    (("A800",), HALF, 312e12),
+    (("A30",), HALF, 165e12),
+    (("A40",), HALF, 149.7e12),
+    (("A10",), HALF, 125e12),
+    (("L40S",), HALF, 362e12),
+    (("L40",), HALF, 181e12),
+    (("L4",), HALF, 121e12),
+    (("V100", "PCIE"), FP16, 112e12),
+    (("V100S",), FP16, 130e12),
+    (("V100",), FP16, 125e12),
+    (("V100",), FP32, 15.7e12),
+    (("T4",), FP16, 65e12),
 )
 
 

@@ -41,9 +41,7 @@ class JsonlLog:
     def __enter__(self) -> JsonlLog:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
     def write(self, value: Mapping[str, Any]) -> None:

@@ -43,9 +43,7 @@ class Metrics:
     def __enter__(self) -> Metrics:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
     def step(self, record: StepRecord) -> None:
@@ -61,9 +59,7 @@ class Metrics:
         if record.iteration % self._log_interval == 0:
             self.print_window()
 
-    def validation(
-        self, record: StepRecord, lm_loss: float, *, where: str | None = None, split: str = "validation"
-    ) -> None:
+    def validation(self, record: StepRecord, lm_loss: float, *, where: str | None = None, split: str = "validation") -> None:
         """Print the box and write the scalars of an evaluation after `record`'s step. where: None = its iteration."""
         self._logger.plain(format_validation(where or f"iteration {record.iteration}", lm_loss))
         if self._tensorboard is not None:

@@ -54,9 +54,7 @@ class TensorBoardWriter:
     def __enter__(self) -> TensorBoardWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
     def step(self, record: StepRecord) -> None:

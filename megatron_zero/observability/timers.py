@@ -35,7 +35,7 @@ class Timers:
         """
         with torch.profiler.record_function(name):
             if self._on_cuda:
-                torch.cuda.nvtx.range_push(name)  # type: ignore[no-untyped-call]
+                torch.cuda.nvtx.range_push(name)
             try:
                 if level > self.level:
                     yield
@@ -47,7 +47,7 @@ class Timers:
                         yield
             finally:
                 if self._on_cuda:
-                    torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
+                    torch.cuda.nvtx.range_pop()
 
     def elapsed_ms(self, *, reset: bool = True) -> dict[str, float]:
         """Name -> total ms since the last reset, in the order in which names first appeared. Waits for pending events.
@@ -82,13 +82,13 @@ class Timers:
             stop = self._event()
             stop.record()
             self._pending.append((name, start, stop))
-            while len(self._pending) > MAX_PENDING and self._pending[0][2].query():  # type: ignore[no-untyped-call]
+            while len(self._pending) > MAX_PENDING and self._pending[0][2].query():
                 self._fold_first()
 
     def _event(self) -> torch.cuda.Event:
         if self._free:
             return self._free.pop()
-        return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        return torch.cuda.Event(enable_timing=True)
 
     def _fold_first(self) -> None:
         """Add the oldest pair, which must be finished, to its total; its events are used again."""

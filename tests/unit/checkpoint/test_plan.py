@@ -130,9 +130,7 @@ def test_empty_wanted_extent_needs_no_bytes() -> None:
     assert plan_load([extent(100, 0)], [Record(extent(0, 100), "f", 0)]).pieces == ()
 
 
-@pytest.mark.parametrize(
-    "runs, missing", [([(0, 99)], r"\[99, 100\)"), ([(1, 99)], r"\[0, 1\)"), ([(0, 0)], r"\[0, 100\)")]
-)
+@pytest.mark.parametrize("runs, missing", [([(0, 99)], r"\[99, 100\)"), ([(1, 99)], r"\[0, 1\)"), ([(0, 0)], r"\[0, 100\)")])
 def test_incomplete_save_names_the_gap(runs: list[tuple[int, int]], missing: str) -> None:
     with pytest.raises(ValueError, match=rf"master/w: no rank saves elements {missing}"):
         check_complete(extent(*run) for run in runs)

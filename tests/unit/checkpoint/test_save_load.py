@@ -82,18 +82,14 @@ def test_other_cuts_load_bit_equal(tmp_path: Path, cuts: tuple[int, ...]) -> Non
 
 
 @pytest.mark.parametrize("chunk_bytes", [8, 24, 1024])
-def test_slices_across_chunk_edges_load_bit_equal(
-    tmp_path: Path, chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slices_across_chunk_edges_load_bit_equal(tmp_path: Path, chunk_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ChunkedWriter.__init__, "__kwdefaults__", {"chunk_bytes": chunk_bytes})
     save(tmp_path)
     out, _ = load(tmp_path, cuts=(0, 7, 600, 1000))
     assert torch.equal(bits(out), bits(numbers(0)))
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.uint8, torch.int64]
-)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.uint8, torch.int64])
 def test_every_dtype_of_a_slice_is_bit_equal(tmp_path: Path, dtype: torch.dtype) -> None:
     saved = numbers(7, 4096).view(torch.uint8).view(dtype)
     out = torch.zeros_like(saved)
@@ -168,9 +164,7 @@ def test_full_disk_while_replacing_keeps_the_iteration(tmp_path: Path, monkeypat
     assert names(tmp_path) == ["global_step3", "latest_checkpointed_iteration.txt"]
 
 
-def test_failed_rename_gives_the_replaced_checkpoint_its_name_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_rename_gives_the_replaced_checkpoint_its_name_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path, seed=1)
     real = os.rename
 
@@ -305,8 +299,6 @@ def test_root_below_a_file_raises(tmp_path: Path) -> None:
 
 def test_tensors_that_need_gradients_are_saved_and_filled(tmp_path: Path) -> None:
     saved, out = numbers(4).requires_grad_(), torch.zeros(1000, requires_grad=True)
-    save_checkpoint(
-        tmp_path, 1, slices=[TensorSlice("master/w", (1000,), 0, saved)], common={}, rank_state={}, axis=AXIS
-    )
+    save_checkpoint(tmp_path, 1, slices=[TensorSlice("master/w", (1000,), 0, saved)], common={}, rank_state={}, axis=AXIS)
     load_checkpoint(tmp_path, 1, wanted=[TensorSlice("master/w", (1000,), 0, out)], axis=AXIS)
     assert torch.equal(bits(out.detach()), bits(saved.detach()))

@@ -108,9 +108,7 @@ def test_loss_is_shown_when_every_step_was_skipped() -> None:
 
 def test_rates_are_weighted_by_time() -> None:
     fast = step(elapsed_ms=100.0, tflops_per_gpu=10.0, mfu=0.5, timers_ms={"forward": 1.0})
-    slow = step(
-        elapsed_ms=300.0, tflops_per_gpu=2.0, mfu=0.1, global_batch_size=16, timers_ms={"forward": 4.0, "x": 2.0}
-    )
+    slow = step(elapsed_ms=300.0, tflops_per_gpu=2.0, mfu=0.1, global_batch_size=16, timers_ms={"forward": 4.0, "x": 2.0})
     summary = window(fast, slow).close()
     assert summary.elapsed_ms == 200.0
     assert summary.samples_per_second == pytest.approx(24 / 0.4)

@@ -98,9 +98,7 @@ def test_steps_and_validation_reach_every_sink(tmp_path: Path) -> None:
 
 def test_ranks_that_do_not_log_print_and_write_nothing(tmp_path: Path) -> None:
     stream = io.StringIO()
-    with Metrics(
-        make_logger(rank=1, is_logging_rank=False, stream=stream), log_interval=1, steps_per_print=1
-    ) as metrics:
+    with Metrics(make_logger(rank=1, is_logging_rank=False, stream=stream), log_interval=1, steps_per_print=1) as metrics:
         metrics.step(STEP)
         metrics.validation(STEP, 2.0)
     assert stream.getvalue() == ""

@@ -21,9 +21,7 @@ FRESH = ResumePoint(0, 0, 0)
 SAMPLES, TOKENS = 8, 256  # of one step
 
 
-def step(
-    iteration: int, *, lm_loss: float = 4.0, grad_norm: float | None = 1.5, ratio: float | None = 0.3
-) -> StepRecord:
+def step(iteration: int, *, lm_loss: float = 4.0, grad_norm: float | None = 1.5, ratio: float | None = 0.3) -> StepRecord:
     return StepRecord(
         iteration=iteration,
         consumed_samples=iteration * SAMPLES,
@@ -183,6 +181,16 @@ def test_event_torn_by_a_kill_is_dropped_at_resume(tmp_path: Path, cut: int) -> 
     write_steps(tmp_path, range(1, 4))
     (original,) = tmp_path.iterdir()
     os.truncate(original, original.stat().st_size - cut)
+    said = write_steps(tmp_path, range(4, 5), ResumePoint(3, 3 * SAMPLES, 3 * TOKENS))
+    assert len(said) == 1
+    assert [at for at, _ in scalars(tmp_path)["lm-loss-training/lm loss"]] == [1, 2, 3, 4]
+
+
+def test_zeros_that_a_power_loss_left_are_dropped_at_resume(tmp_path: Path) -> None:
+    write_steps(tmp_path, range(1, 4))
+    (original,) = tmp_path.iterdir()
+    with open(original, "ab") as events:
+        events.write(bytes(100))
     said = write_steps(tmp_path, range(4, 5), ResumePoint(3, 3 * SAMPLES, 3 * TOKENS))
     assert len(said) == 1
     assert [at for at, _ in scalars(tmp_path)["lm-loss-training/lm loss"]] == [1, 2, 3, 4]
