@@ -2,6 +2,8 @@
 
 No torch headers, no -march=native: the wheel runs on any processor of its architecture and chooses the instruction
 set at run time. -ffp-contract=off keeps multiply and add separately rounded: the bit-equality of results rests on it.
+-fno-math-errno and -fno-trapping-math give up errno and exception flags, never a result; without them, loops with a
+square root or a select are not vectorised.
 """
 
 from pathlib import Path

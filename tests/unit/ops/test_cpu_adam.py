@@ -61,7 +61,9 @@ def gradients(numel: int, *, size: float, dtype: torch.dtype, steps: int, seed: 
         yield (torch.randn(numel, generator=generator) * size).to(dtype)
 
 
-def kernel(state: AdamState, grad: Tensor, scalars: AdamScalars, *, simd: str | None = None, num_threads: int = 1) -> None:
+def kernel(
+    state: AdamState, grad: Tensor, scalars: AdamScalars, *, simd: str | None = None, num_threads: int = 1
+) -> None:
     ranges = (state.master, state.exp_avg, state.exp_avg_sq, grad, state.working)
     adamw_step_(*ranges, scalars=scalars, simd=simd, num_threads=num_threads)
 

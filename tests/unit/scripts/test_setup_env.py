@@ -1,4 +1,4 @@
-"""setup_env.sh and setup_probe.py: what is missing is named at once, before anything is changed. No network, no installs."""
+"""setup_env.sh and setup_probe.py: what is missing is named at once, before anything is changed. Nothing is installed."""
 
 from __future__ import annotations
 
