@@ -1,4 +1,4 @@
-"""setup_env.sh and setup_probe.py: what is missing is named at once, before anything is changed. Nothing is installed."""
+"""setup_env.sh and setup_probe.py: what is missing is named at once, before anything changes. Nothing is installed."""
 
 from __future__ import annotations
 
