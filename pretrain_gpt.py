@@ -13,34 +13,45 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from megatron_zero.config.fields import ConfigError
-from megatron_zero.config.load import load_run_config
+from megatron_zero.config.load import LoadedConfig, load_run_config
 from megatron_zero.distributed.context import ParallelContext
-from megatron_zero.distributed.launch import choose_device, process_group, read_launch_environment
+from megatron_zero.distributed.launch import (
+    choose_device,
+    end_group_threads,
+    process_group,
+    read_launch_environment,
+)
 from megatron_zero.training.build import build_trainer
 from megatron_zero.training.determinism import determinism
 from megatron_zero.training.trainer import TrainingFailed
 
 
+def run(loaded: LoadedConfig) -> None:
+    """Meet the other ranks, build, train, part."""
+    parallel = loaded.config.parallel
+    env = read_launch_environment(local_rank=parallel.local_rank)
+    device, backend = choose_device(env, parallel.distributed_backend)
+    timeout = timedelta(minutes=parallel.distributed_timeout_minutes)
+    with (
+        process_group(env, backend=backend, device=device, timeout=timeout),
+        determinism(loaded.config.train.deterministic_mode),
+    ):
+        context = ParallelContext.create(
+            parallel, rank=env.rank, world_size=env.world_size, device=device, timeout=timeout
+        )
+        with build_trainer(loaded, context, env) as trainer:
+            trainer.run()
+
+
 def main(argv: Sequence[str]) -> int:
+    code = 0
     try:
-        loaded = load_run_config(argv)
-        parallel = loaded.config.parallel
-        env = read_launch_environment(local_rank=parallel.local_rank)
-        device, backend = choose_device(env, parallel.distributed_backend)
-        timeout = timedelta(minutes=parallel.distributed_timeout_minutes)
-        with (
-            process_group(env, backend=backend, device=device, timeout=timeout),
-            determinism(loaded.config.train.deterministic_mode),
-        ):
-            context = ParallelContext.create(
-                parallel, rank=env.rank, world_size=env.world_size, device=device, timeout=timeout
-            )
-            with build_trainer(loaded, context, env) as trainer:
-                trainer.run()
-    except (ConfigError, TrainingFailed) as error:
+        run(load_run_config(argv))
+    except (ConfigError, TrainingFailed, OSError) as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        return 1
-    return 0
+        code = 1
+    end_group_threads()
+    return code
 
 
 if __name__ == "__main__":

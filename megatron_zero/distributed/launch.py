@@ -6,6 +6,7 @@ Refuses to know: what the ranks do with each other (context.py).
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -234,6 +235,16 @@ def _abandon(backend: str) -> None:
         abort()
     else:
         dist.destroy_process_group()
+
+
+def end_group_threads() -> None:
+    """Free every process group that nothing uses any more. Call it last, after process_group and outside of it.
+
+    A gloo group's threads drop their last work item, and the Python tensors in it, a little after the collective that
+    made it. If the interpreter shuts down meanwhile, that thread cannot take the GIL and the process aborts although
+    the run was fine. A group ends its threads when it is freed, which reference cycles would put off until shutdown.
+    """
+    gc.collect()
 
 
 def request_deterministic_cublas() -> None:

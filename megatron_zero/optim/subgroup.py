@@ -100,7 +100,7 @@ def plan_subgroups(units: Sequence[Iterable[tuple[Span, bool]]], *, sub_group_si
     """
     if sub_group_size < 1:
         raise ValueError(f"sub_group_size is {sub_group_size}, must be at least 1")
-    groups = []
+    groups: list[SubGroup] = []
     for index, pairs in enumerate(units):
         owned = tuple(pairs)
         for decays in (True, False):

@@ -76,8 +76,6 @@ def build_trainer(loaded: LoadedConfig, context: ParallelContext, env: LaunchEnv
         identity=_identity(config, tokenizer),
     )
     resume(config, context, checkpoint, state, reporter)
-    together(context, "opening the logs", lambda: reporter.open_logs(state))
-
     train, valid, test = (
         None
         if dataset is None
@@ -93,6 +91,15 @@ def build_trainer(loaded: LoadedConfig, context: ParallelContext, env: LaunchEnv
         for dataset in datasets
     )
     assert train is not None
+    end = RunEnd(
+        train_iterations=sizes.run.train_iterations,
+        train_tokens=config.train.train_tokens,
+        exit_interval=config.train.exit_interval,
+    )
+    if end.completion(state) is None:
+        # Data of another tokenizer, or too little of it, shows here on all ranks, before anything is written.
+        together(context, "reading the first samples", lambda: train.next_microbatches(state.consumed_samples, 1))
+    together(context, "opening the logs", lambda: reporter.open_logs(state))
     timers = reporter.timers
     runner = ScheduleRunner[MicroBatch](
         forward=forward_of(stage), after_backward=engine.finish_micro_batch, timers=timers
@@ -117,11 +124,7 @@ def build_trainer(loaded: LoadedConfig, context: ParallelContext, env: LaunchEnv
         checkpoint=checkpoint,
         validation=EvalPlan(valid, config.evaluation.eval_iters, sizes.num_microbatches),
         test=EvalPlan(test, config.evaluation.eval_iters, sizes.num_microbatches),
-        end=RunEnd(
-            train_iterations=sizes.run.train_iterations,
-            train_tokens=config.train.train_tokens,
-            exit_interval=config.train.exit_interval,
-        ),
+        end=end,
         intervals=Intervals(
             evaluate=config.evaluation.eval_interval if config.evaluation.eval_iters > 0 else None,
             save=config.checkpoint.save_interval,
@@ -232,8 +235,8 @@ def resume(
     if iteration is None:
         reporter.fresh_start(root)
         return
-    load_training(root, iteration, checkpoint, state)
-    reporter.resumed(root, state)
+    notes = load_training(root, iteration, checkpoint, state)
+    reporter.resumed(root, state, notes)
 
 
 def deadline(minutes: float | None, *, started: float) -> Callable[[], bool]:

@@ -52,9 +52,11 @@ def save_training(root: Path, parts: CheckpointParts, state: TrainState) -> Save
     )
 
 
-def load_training(root: Path, iteration: int, parts: CheckpointParts, state: TrainState) -> None:
+def load_training(root: Path, iteration: int, parts: CheckpointParts, state: TrainState) -> tuple[str, ...]:
     """Restore everything that save_training wrote: weights, moments, counters, random state, bit by bit.
 
+    Random states belong to ranks: another number of ranks keeps the seeds that this run started with. Returns what the
+    log should say about that.
     Raises ConfigError on every rank when the checkpoint is of another model, or of another learning-rate schedule
     without --override-opt_param-scheduler.
     """
@@ -68,9 +70,14 @@ def load_training(root: Path, iteration: int, parts: CheckpointParts, state: Tra
     with torch.no_grad():
         parts.optimizer.write_weights()
         parts.engine.after_step()
-    rng = {name.removeprefix("rng/"): value for name, value in loaded.rank_state.items() if name.startswith("rng/")}
-    if rng:
-        RngState.restore(parts.context.device, rng)
+    if loaded.saved_world_size != parts.context.world.size:
+        return (
+            f"the checkpoint is of {loaded.saved_world_size} processes and this run has {parts.context.world.size}: "
+            "weights, moments and data position go on exactly; dropout starts from this run's own seeds",
+        )
+    rng = {name.removeprefix("rng/"): value for name, value in loaded.rank_state.items()}
+    RngState.restore(parts.context.device, rng)
+    return ()
 
 
 def _tensor_slices(parts: CheckpointParts) -> list[TensorSlice]:

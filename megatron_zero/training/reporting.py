@@ -112,7 +112,10 @@ class Reporter:
         """--load holds no checkpoint yet."""
         self.logger.plain(f"no checkpoint in {root}: starting from the beginning")
 
-    def resumed(self, root: Path, state: TrainState) -> None:
+    def resumed(self, root: Path, state: TrainState, notes: Sequence[str]) -> None:
+        """notes: what a resume could not take over."""
+        for note in notes:
+            self.logger.warning(note)
         self.logger.plain(
             f"  successfully loaded checkpoint from {root} at iteration {state.iteration} "
             f"(consumed samples {state.consumed_samples}, tokens {state.consumed_tokens})"

@@ -86,7 +86,7 @@ class Trainer:
         """
         parts, state = self.parts, self.state
         parts.stage.train()
-        reason = parts.end.reason(state, wants_exit=False)
+        reason = parts.end.completion(state)
         reported = time.perf_counter()
         while reason is None:
             report = train_step(parts.step, state)
@@ -94,7 +94,7 @@ class Trainer:
             parts.reporter.step(report, state, elapsed_ms=(now - reported) * 1000.0)
             reported = now
             self._check_skips(report)
-            reason = parts.end.reason(state, wants_exit=report.wants_exit)
+            reason = parts.end.after_step(state, wants_exit=report.wants_exit)
             if _due(state.iteration, parts.intervals.evaluate) and reason is None:
                 self._evaluate(parts.validation, "validation")
                 reported = time.perf_counter()

@@ -23,7 +23,7 @@ from __future__ import annotations
 import enum
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from megatron_zero.distributed.collectives import Handle, all_gather_into
 from megatron_zero.distributed.context import ParallelAxis

@@ -132,3 +132,16 @@ def test_another_model_or_schedule_is_refused_by_name(corpus, tmp_path):
         ),
     )
     assert result.rates == [5e-4]
+
+
+def test_another_number_of_ranks_goes_on_from_the_same_state(pool, corpus, tmp_path):
+    """Two processes stop, one goes on: without dropout the losses are those of a run that never stopped (F4)."""
+    folder = tmp_path / "checkpoint"
+    flags = {**COSINE, "attention-dropout": 0.0, "hidden-dropout": 0.0, "train-iters": 10}
+    config = write_json(tmp_path / "ds.json", stage=3, ratio=0.5)
+    common = {**flags, "save": folder, "load": folder, "save-interval": 1000}
+    single = ParallelContext.single_process()
+    straight = run_tiny(single, tiny_arguments(corpus, config, **flags))
+    (first, _) = pool.run(run_tiny, tiny_arguments(corpus, config, **common, **{"exit-interval": 5}), timeout_s=120)
+    second = run_tiny(single, tiny_arguments(corpus, config, **common))
+    assert first.losses + second.losses == pytest.approx(straight.losses, rel=1e-4)

@@ -37,6 +37,7 @@ def test_host_share_follows_the_ratio(tmp_path, corpus, size):
         assert tiers["device"] + tiers["host"] == 12 * numel and tiers["nvme"] == 0
         assert abs(tiers["host"] / (12 * numel) - ratio) <= min(0.02, 1024 / numel)
         assert tiers["host"] == 12 * round(result.ratio_realised * numel)
+        assert 4 * sum(values.numel() for _, _, values in result.state) == tiers["device"] + tiers["host"]
     assert host == sorted(set(host)) and host[0] == 0 and host[-1] == 12 * numel
 
 

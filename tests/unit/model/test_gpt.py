@@ -50,7 +50,7 @@ def test_parameter_names_are_the_logical_ones():
 
 def test_units_hold_every_parameter_once():
     stage = build()
-    held = [id(p) for _, modules in stage.gather_units() for p in {id(p): p for m in modules for p in m.parameters()}.values()]
+    held = [key for _, modules in stage.gather_units() for key in {id(p) for m in modules for p in m.parameters()}]
     assert sorted(held) == sorted(id(p) for p in stage.parameters())
 
 

@@ -22,7 +22,7 @@ def test_every_element_is_owned_exactly_once(shapes, num_shards):
     for rank in range(num_shards):
         start, stop = layout.shard_range(rank)
         for span in layout.owned_spans(rank):
-            assert 0 <= span.shard_start and span.shard_start + span.numel <= stop - start
+            assert span.shard_start >= 0 and span.shard_start + span.numel <= stop - start
             member = next(m for m in layout.members if m.name == span.name)
             assert start + span.shard_start == member.start + span.member_start
             owned[span.name].extend(range(span.member_start, span.member_start + span.numel))
@@ -54,7 +54,7 @@ def test_bad_requests_raise_with_the_names():
         lay_out_unit("u", [("a", (1,))], num_shards=0)
     with pytest.raises(ValueError, match="unit u has no parameters"):
         lay_out_unit("u", [], num_shards=1)
-    with pytest.raises(ValueError, match="listed twice.*'a'"):
+    with pytest.raises(ValueError, match=r"listed twice.*'a'"):
         lay_out_unit("u", [("a", (1,)), ("a", (2,))], num_shards=1)
     with pytest.raises(ValueError, match="shard 2 of 2"):
         lay_out_unit("u", [("a", (1,))], num_shards=2).shard_range(2)

@@ -1,0 +1,140 @@
+"""Whatever is wrong is said on every rank before the first step; nothing is left behind (F5 of the checks)."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from helpers.spawn import DistributedPool
+from helpers.tiny_run import run_tiny, tiny_arguments, write_corpus, write_json
+
+from megatron_zero.config.fields import ConfigError
+
+ROOT = Path(__file__).parents[2]
+TIME_LIMIT_S = 60
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return write_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with DistributedPool(2) as pool:
+        yield pool
+
+
+def message_on_rank(ctx, argv):
+    """The error that a run raises on this rank."""
+    try:
+        run_tiny(ctx, argv)
+    except (ConfigError, OSError) as error:
+        return f"{type(error).__name__}: {error}"
+    raise AssertionError("the run did not fail")
+
+
+def truncated(corpus, folder, *, suffix, keep):
+    """A copy of the corpus whose .bin or .idx is cut short."""
+    prefix = folder / "cut_text_document"
+    for each in (".bin", ".idx"):
+        content = Path(f"{corpus}{each}").read_bytes()
+        Path(f"{prefix}{each}").write_bytes(content[: keep if each == suffix else None])
+    return prefix
+
+
+CASES = {
+    "batch does not divide": ({"global-batch-size": 9}, ["9", "micro batch 2 x data-parallel size 2 = 4", "8 or 12"]),
+    "no data file": ({"data-path": "nowhere/at_all"}, ["--data-path nowhere/at_all"]),
+    "no tokenizer file": (
+        {"tokenizer-type": "GPTSentencePieceTokenizer", "vocab-size": None, "tokenizer-model": "nowhere.model"},
+        ["--tokenizer-model nowhere.model"],
+    ),
+    "data of another tokenizer": ({"vocab-size": 20}, ["token id", "ids 0 to 20"]),
+    "a validation split without documents": ({"split": "100,0,0", "eval-iters": 1}, ["--split", "valid"]),
+    "a sequence longer than its positions": ({"seq-length": 64}, ["--seq-length 64", "--max-position-embeddings 32"]),
+    "heads that do not divide": ({"num-attention-heads": 5}, ["--num-attention-heads 5"]),
+    "a flag nobody knows": ({"num-layer": 3}, ["--num-layer", "--num-layers"]),
+    "tensor parallel, not built": ({"tensor-model-parallel-size": 2}, ["--tensor-model-parallel-size 2"]),
+    "fp16, not built": ({"fp16": True}, ["fp16"]),
+}
+
+
+@pytest.mark.parametrize("overrides, words", CASES.values(), ids=CASES.keys())
+def test_both_ranks_say_what_is_wrong(pool, corpus, tmp_path, overrides, words):
+    outputs = {"save": tmp_path / "out", "save-interval": 2, "log-jsonl": tmp_path / "log.jsonl"}
+    argv = tiny_arguments(corpus, None, **{**outputs, **overrides})
+    for message in pool.run(message_on_rank, argv, timeout_s=TIME_LIMIT_S):
+        assert message.startswith("ConfigError"), message
+        for word in words:
+            assert word in message, message
+    assert list(tmp_path.iterdir()) == [], "something was left behind"
+
+
+@pytest.mark.parametrize("flag", ["save", "tensorboard-dir", "log-jsonl"])
+def test_an_output_below_a_file_is_refused(pool, corpus, tmp_path, flag):
+    """Below a regular file nobody can write, not even root."""
+    (tmp_path / "file").write_text("in the way")
+    path = tmp_path / "file" / "output"
+    argv = tiny_arguments(corpus, None, **{"save-interval": 2 if flag == "save" else None, flag: path})
+    for message in pool.run(message_on_rank, argv, timeout_s=TIME_LIMIT_S):
+        assert f"--{flag}" in message and str(path) in message
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["file"]
+
+
+@pytest.mark.parametrize("suffix, keep", [(".idx", 5), (".idx", 100), (".idx", -8), (".bin", -2)])
+def test_a_damaged_data_file_is_named(pool, corpus, tmp_path, suffix, keep):
+    prefix = truncated(corpus, tmp_path, suffix=suffix, keep=keep)
+    for message in pool.run(message_on_rank, tiny_arguments(prefix, None), timeout_s=TIME_LIMIT_S):
+        assert f"{prefix}{suffix}" in message
+
+
+def test_offload_at_stage_0_is_refused(pool, corpus, tmp_path):
+    config = write_json(tmp_path / "ds.json", stage=0, ratio=0.5)
+    for message in pool.run(message_on_rank, tiny_arguments(corpus, config), timeout_s=TIME_LIMIT_S):
+        assert "offloaded to cpu" in message and "ZeRO stage 0" in message
+
+
+def launch(arguments, *, num_processes=2):
+    """(exit code, everything printed, seconds) of `mz launch`."""
+    command = [sys.executable, "-m", "megatron_zero.launcher", "--num_gpus", str(num_processes)]
+    started = time.monotonic()
+    done = subprocess.run(
+        [*command, str(ROOT / "pretrain_gpt.py"), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIME_LIMIT_S,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    return done.returncode, done.stdout, time.monotonic() - started
+
+
+def test_a_leftover_placeholder_ends_the_launch(corpus, tmp_path):
+    config = tmp_path / "ds.json"
+    config.write_text('{\n "train_batch_size": CONFIG_BATCH_SIZE,\n "zero_optimization": {"stage": 3}\n}')
+    code, output, _ = launch(tiny_arguments(corpus, config))
+    assert code != 0
+    assert "error: " in output and "ds.json:2: train_batch_size" in output and "CONFIG_BATCH_SIZE" in output
+
+
+def test_a_rank_that_cannot_read_ends_all(corpus, tmp_path):
+    """The file is there for nobody: both processes end with an error, and the launcher with its code."""
+    code, output, _ = launch(tiny_arguments(tmp_path / "gone", None, save=tmp_path / "out", **{"save-interval": 1}))
+    assert code != 0
+    assert output.count("error: reading the data failed on rank 0") == 2, output
+    assert f"--data-path {tmp_path / 'gone'}" in output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_many_faults_are_told_at_once(corpus, tmp_path):
+    config = tmp_path / "ds.json"
+    config.write_text(json.dumps({"zero_optimisation": {"stage": 3}, "gradient_cliping": 1.0}))
+    code, output, _ = launch([*tiny_arguments(corpus, config), "--not-a-flag", "1"], num_processes=1)
+    assert code != 0
+    for word in ("zero_optimisation", "zero_optimization", "gradient_cliping", "gradient_clipping", "--not-a-flag"):
+        assert word in output
