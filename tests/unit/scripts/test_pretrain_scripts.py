@@ -358,7 +358,7 @@ def test_dry_run_shows_and_checks_and_leaves_nothing(tmp_path: Path, script: Pat
     assert words[:2] == [str(environment / "mz"), "launch"]
     flags = words[words.index(str(SCRIPTS.parents[1] / "pretrain_gpt.py")) + 1 :]
     config = flags[flags.index("--deepspeed_config") + 1]
-    assert check.split() == ["checked", "check-config", "--config", config, "--", *flags]
+    assert check.strip() == " ".join(["checked", "check-config", "--config", config, "--", *flags])
     assert flags[-2:] == ["--exit-interval", "3"]
     assert list(scratch.iterdir()) == []
     assert not (tmp_path / "output").exists()
