@@ -23,7 +23,11 @@ from .state import TrainState
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CheckpointParts:
-    """What is saved and restored. identity: settings that must be equal on resume, by flag (model shape, vocabulary)."""
+    """What is saved and restored.
+
+    identity: what must be equal on resume, by flag (model shape, vocabulary).   settings: every setting of this run with
+    its source, one a line; kept with the checkpoint for people, never read back.
+    """
 
     context: ParallelContext
     engine: ZeroEngine
@@ -31,6 +35,7 @@ class CheckpointParts:
     lr_schedule: LrSchedule
     override_schedule: bool
     identity: dict[str, Any]
+    settings: tuple[str, ...]
 
 
 def save_training(root: Path, parts: CheckpointParts, state: TrainState) -> SaveReport:
@@ -45,6 +50,7 @@ def save_training(root: Path, parts: CheckpointParts, state: TrainState) -> Save
             "optimizer_step": parts.optimizer.step_count,
             "lr_schedule": dataclasses.asdict(parts.lr_schedule),
             "identity": parts.identity,
+            "settings": parts.settings,
         },
         rank_state={f"rng/{name}": value for name, value in RngState.capture(parts.context.device).items()},
         axis=parts.context.world,
