@@ -104,7 +104,7 @@ def test_wrong_arguments_are_named_before_anything_travels():
         all_gather_into(torch.zeros(4), torch.zeros(3), axis=axis)
     with pytest.raises(ValueError, match="not contiguous"):
         all_reduce_(torch.zeros(4, 4).t()[1:], axis=axis)
-    with pytest.raises(ValueError, match="float64 on cpu and torch.float32"):
+    with pytest.raises(ValueError, match=r"float64 on cpu and torch\.float32"):
         reduce_scatter_into(torch.zeros(2), torch.zeros(2, dtype=torch.float64), axis=axis)
     with pytest.raises(ValueError, match="unknown op 'mean'"):
         all_reduce_(torch.zeros(1), axis=axis, op="mean")

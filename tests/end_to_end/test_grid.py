@@ -7,7 +7,7 @@ nothing changes order, so everything is bit-equal.
 import pytest
 import torch
 from helpers.spawn import DistributedPool
-from helpers.tiny_run import run_tiny, tiny_arguments, write_corpus, write_json
+from helpers.tiny_run import initial_weights, run_tiny, tiny_arguments, write_corpus, write_json
 
 from megatron_zero.distributed.context import ParallelContext
 
@@ -150,3 +150,36 @@ def test_recompute_and_dropout_are_bit_equal(corpus):
     again = run_tiny(single, tiny_arguments(corpus, None, **dropout, **{"checkpoint-activations": True}))
     assert_bit_equal(again, plain)
     assert plain.losses != run_tiny(single, tiny_arguments(corpus, None)).losses
+
+
+def initial_on_rank(ctx, argument_lists):
+    return [initial_weights(ctx, argv) for argv in argument_lists]
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_initial_weights_are_bit_equal_over_stages_and_ranks(pool, corpus, configs, bf16):
+    """H14: one seed, one set of weights, whoever owns which part."""
+    flags = {"bf16": bf16}
+    expected = initial_weights(ParallelContext.single_process(), tiny_arguments(corpus, None, **flags))
+    lists = [
+        tiny_arguments(corpus, configs(stage, bf16={"enabled": bf16}), **flags) for stage in (0, 1, 2, 3)
+    ]
+    for rank_results in pool.run(initial_on_rank, lists, timeout_s=120):
+        for weights in rank_results:
+            assert weights.keys() == expected.keys()
+            for name, weight in weights.items():
+                torch.testing.assert_close(weight, expected[name], rtol=0, atol=0, msg=name)
+    other_seed = initial_weights(ParallelContext.single_process(), tiny_arguments(corpus, None, **flags, seed=7))
+    assert not torch.equal(other_seed["embedding.word.weight"], expected["embedding.word.weight"])
+
+
+def test_bf16_ratios_are_bit_equal_on_two_ranks(pool, corpus, configs):
+    lists = [
+        tiny_arguments(corpus, configs(stage, ratio, bf16={"enabled": True}), bf16=True)
+        for stage in (1, 2, 3)
+        for ratio in (None, 0.3, 1.0)
+    ]
+    for results in pool.run(runs_on_rank, lists, timeout_s=300):
+        for first in (0, 3, 6):
+            for other in results[first + 1 : first + 3]:
+                assert_bit_equal(other, results[first])

@@ -131,3 +131,13 @@ def result_of(trainer: Trainer) -> RunResult:
         ratio_realised=optimizer.plan.ratio_realised,
         pinned_bytes=optimizer.pool.pinned_bytes,
     )
+
+
+def initial_weights(ctx: ParallelContext, argv: Sequence[str]) -> dict[str, torch.Tensor]:
+    """Whole parameters by name as a run would start with them."""
+    env = LaunchEnvironment(ctx.world.rank, ctx.world.size, ctx.world.rank, ctx.world.size, "127.0.0.1", 29500)
+    with (
+        build_trainer(load_run_config(argv), ctx, env) as trainer,
+        trainer.parts.step.engine.summon_full_parameters() as parameters,
+    ):
+        return {name: p.detach().to("cpu", copy=True) for name, p in parameters.items()}
