@@ -2,10 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from megatron_zero.config.model import ModelConfig
+from megatron_zero.model import initialization
 from megatron_zero.model.gpt import GPTStage
 from megatron_zero.model.initialization import (
     CHUNK_NUMEL,
@@ -19,6 +21,8 @@ CONFIG = ModelConfig(
     num_layers=3, hidden_size=64, num_attention_heads=4, seq_length=16, max_position_embeddings=16, init_method_std=0.02
 )
 CPU = torch.device("cpu")
+# embedding.word.weight, elements 0 to 3, seed 1234, std 0.02 (fp32)
+FIRST_VALUES = [-0.006160989869385958, -0.02449374459683895, -0.024022521451115608, 0.0076317088678479195]
 
 
 def filled(name, start, numel, seed=1):
@@ -56,11 +60,75 @@ def test_streams_of_names_and_seeds_differ():
         assert abs(correlation) < 5 / math.sqrt(values.numel())
 
 
-def test_inverse_normal_equals_scipys_definition_in_both_tails():
-    from megatron_zero.model.initialization import _inverse_normal
+def in_plain_python(key, index):
+    """One value of the stream in Python's own integers and floats: each operation rounded alone, as IEEE 754 says."""
+    mask = (1 << 64) - 1
 
-    p = torch.tensor([1e-300, 1e-17, 1e-10, 0.01, 0.075, 0.3, 0.5, 0.7, 0.99, 1 - 1e-10], dtype=torch.float64)
-    torch.testing.assert_close(_inverse_normal(p), torch.special.ndtri(p), rtol=1e-13, atol=1e-15)
+    def mix(x):
+        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & mask
+        x = (x ^ x >> 27) * 0x94D049BB133111EB & mask
+        return x ^ x >> 31
+
+    def polynomial(coefficients, x):
+        total = coefficients[0]
+        for coefficient in coefficients[1:]:
+            total = total * x + coefficient
+        return total
+
+    def log(x):
+        mantissa, exponent = math.frexp(x)
+        if mantissa < math.sqrt(0.5):
+            mantissa, exponent = mantissa * 2.0, exponent - 1
+        ratio = (mantissa - 1.0) / (mantissa + 1.0)
+        series = polynomial([1.0 / k for k in range(23, 0, -2)], ratio * ratio)
+        return exponent * 0.6931471805599453 + ratio * series * 2.0
+
+    golden = 0x9E3779B97F4A7C15
+    p = ((mix(mix(index * golden + key & mask) + golden & mask) >> 12) + 0.5) * 2.0**-52
+    q = p - 0.5
+    if abs(q) <= 0.425:
+        centre = 0.180625 - q * q
+        return q * polynomial(initialization._CENTRE_NUM, centre) / polynomial(initialization._CENTRE_DEN, centre)
+    x = -log(min(p, 1.0 - p))
+    root = x * (1.0 / 6.0) + 1.5
+    for _ in range(6):
+        root = (root + x / root) * 0.5
+    shift, num, den = 1.6, initialization._MIDDLE_NUM, initialization._MIDDLE_DEN
+    if root > 5.0:
+        shift, num, den = 5.0, initialization._FAR_NUM, initialization._FAR_DEN
+    tail = polynomial(num, root - shift) / polynomial(den, root - shift)
+    return -tail if q < 0.0 else tail
+
+
+@pytest.mark.parametrize("start", [0, 5_000_000_000])
+def test_values_have_the_bits_of_plain_python(start):
+    """So torch's vector kernels fuse nothing: those of another processor, another version and a GPU agree with them."""
+    key = parameter_key(1234, "layers.0.mlp.fc1.weight")
+    values = standard_normal(key, start, 20_000, device=CPU)
+    assert values.tolist() == [in_plain_python(key, start + i) for i in range(20_000)]
+
+
+def test_first_values_are_the_ones_of_every_release():
+    """A seed names a model: a change here would change what every seed gives."""
+    assert filled("embedding.word.weight", 0, 4, seed=1234).tolist() == FIRST_VALUES
+
+
+def test_square_roots_are_good_to_the_last_bit_but_one():
+    x = torch.rand(1_000_000, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) * 36.3 + 0.69
+    exact = np.sqrt(x.numpy())  # IEEE 754's; torch.sqrt is not
+    assert np.abs(initialization._sqrt(x).numpy() - exact).max() <= np.spacing(exact).max()
+
+
+def test_the_extreme_uniforms_are_finite_and_mirrored():
+    lowest, highest = 2.0**-53, 1.0 - 2.0**-53  # of (52 random bits + 1/2) / 2^52
+    low, high = initialization._inverse_normal(torch.tensor([lowest, highest], dtype=torch.float64)).tolist()
+    assert low == -high
+    assert 8.2 < high < 8.3
+
+
+def test_inverse_normal_equals_scipys_definition_in_both_tails():
+    p = torch.tensor([2.0**-53, 1e-10, 0.01, 0.075, 0.3, 0.5, 0.7, 0.99, 1 - 1e-10], dtype=torch.float64)
+    torch.testing.assert_close(initialization._inverse_normal(p), torch.special.ndtri(p), rtol=1e-13, atol=1e-15)
 
 
 def test_every_parameter_has_a_rule_and_unknown_names_raise():
