@@ -1,10 +1,13 @@
 """Collectives over gloo, elementwise, in every dtype that the engine sends; errors reach every rank."""
 
+from datetime import timedelta
+
 import pytest
 import torch
 from helpers.spawn import DistributedPool
 
 from megatron_zero.config.fields import ConfigError
+from megatron_zero.config.parallel import ParallelConfig
 from megatron_zero.distributed.collectives import (
     all_gather_into,
     all_gather_object,
@@ -15,12 +18,18 @@ from megatron_zero.distributed.collectives import (
     raise_together,
     reduce_scatter_into,
 )
-from megatron_zero.distributed.context import ParallelAxis
+from megatron_zero.distributed.context import ParallelAxis, ParallelContext
 
 
 @pytest.fixture(scope="module")
 def pool():
     with DistributedPool(3) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def pool_of_four():
+    with DistributedPool(4) as pool:
         yield pool
 
 
@@ -81,6 +90,35 @@ def test_an_error_of_one_rank_is_raised_on_all(pool):
         assert name == "RuntimeError"
         assert "rank 1 (and on 1 more of 3 ranks): ZeroDivisionError: bad file on 1" in message
     assert pool.run(fail_on, (), OSError) == [None] * 3
+
+
+def ranks_met_on_each_axis(ctx):
+    axes = (ctx.world, ctx.tp, ctx.dp, ctx.pp, ctx.model, ctx.embedding)
+    return {axis.name: (tuple(all_gather_object(ctx.world.rank, axis=axis)), axis.global_ranks) for axis in axes}
+
+
+@pytest.mark.parametrize("tp, pp", [(2, 1), (1, 2), (2, 2), (1, 4)])
+def test_the_group_of_every_axis_holds_its_ranks_in_order(pool_of_four, tp, pp):
+    mesh = ParallelConfig(tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp)
+    for met in pool_of_four.run(ranks_met_on_each_axis, parallel=mesh):
+        for name, (gathered, expected) in met.items():
+            assert gathered == expected, name
+
+
+def refused_mesh(ctx, tp):
+    mesh = ParallelConfig(tensor_model_parallel_size=tp)
+    try:
+        ParallelContext.create(
+            mesh, rank=ctx.world.rank, world_size=ctx.world.size, device=ctx.device, timeout=timedelta(seconds=5)
+        )
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def test_a_mesh_that_does_not_divide_is_refused_on_every_rank(pool):
+    for message in pool.run(refused_mesh, 2):
+        assert message.startswith("3 processes do not divide into groups of --tensor-model-parallel-size 2")
 
 
 def test_a_size_1_axis_moves_nothing():
