@@ -8,24 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers.spawn import DistributedPool
-from helpers.tiny_run import run_tiny, tiny_arguments, write_corpus, write_json
+from helpers.tiny_run import run_tiny, tiny_arguments, write_json
 
 from megatron_zero.config.fields import ConfigError
 
 ROOT = Path(__file__).parents[2]
 TIME_LIMIT_S = 60
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return write_corpus(tmp_path_factory.mktemp("corpus"))
-
-
-@pytest.fixture(scope="module")
-def pool():
-    with DistributedPool(2) as pool:
-        yield pool
 
 
 def message_on_rank(ctx, argv):

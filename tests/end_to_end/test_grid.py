@@ -6,8 +6,7 @@ nothing changes order, so everything is bit-equal.
 
 import pytest
 import torch
-from helpers.spawn import DistributedPool
-from helpers.tiny_run import initial_weights, run_tiny, tiny_arguments, write_corpus, write_json
+from helpers.tiny_run import initial_weights, run_tiny, tiny_arguments, write_json
 
 from megatron_zero.distributed.context import ParallelContext
 
@@ -17,17 +16,6 @@ LAYOUTS = [(0, None)] + [(1, None), (2, None), (3, None)] + [(s, r) for s in (1,
 
 def runs_on_rank(ctx, argument_lists):
     return [run_tiny(ctx, argv) for argv in argument_lists]
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return write_corpus(tmp_path_factory.mktemp("corpus"))
-
-
-@pytest.fixture(scope="module")
-def pool():
-    with DistributedPool(2) as pool:
-        yield pool
 
 
 @pytest.fixture(scope="module")

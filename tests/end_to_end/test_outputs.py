@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.tiny_run import run_tiny, tiny_arguments, write_corpus, write_json
+from helpers.tiny_run import run_tiny, tiny_arguments, write_json
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from megatron_zero.distributed.context import ParallelContext
@@ -34,11 +34,6 @@ FIELDS = {
     "ratio_asked",
     "ratio_realised",
 }
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return write_corpus(tmp_path_factory.mktemp("corpus"))
 
 
 @pytest.fixture(scope="module")

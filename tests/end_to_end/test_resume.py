@@ -4,8 +4,7 @@ import json
 
 import pytest
 import torch
-from helpers.spawn import DistributedPool
-from helpers.tiny_run import run_tiny, tiny_arguments, write_corpus, write_json
+from helpers.tiny_run import run_tiny, tiny_arguments, write_json
 
 from megatron_zero.config.fields import ConfigError
 from megatron_zero.distributed.context import ParallelContext
@@ -23,17 +22,6 @@ COSINE = {
 
 def runs_on_rank(ctx, argument_lists):
     return [run_tiny(ctx, argv) for argv in argument_lists]
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return write_corpus(tmp_path_factory.mktemp("corpus"))
-
-
-@pytest.fixture(scope="module")
-def pool():
-    with DistributedPool(2) as pool:
-        yield pool
 
 
 def assert_continues(parts, straight):

@@ -1,16 +1,11 @@
 """H1: bytes by tier follow the ratio, for any sub_group_size: a slope, not a step."""
 
 import pytest
-from helpers.tiny_run import run_tiny, tiny_arguments, write_corpus, write_json
+from helpers.tiny_run import run_tiny, tiny_arguments, write_json
 
 from megatron_zero.distributed.context import ParallelContext
 
 RATIOS = [i / 10 for i in range(11)]
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return write_corpus(tmp_path_factory.mktemp("corpus"))
 
 
 def shares(tmp_path, corpus, size, **flags):
