@@ -84,16 +84,14 @@ def cpu_quota(cgroup: Path) -> float | None:
     return int(quota) / int(period)
 
 
-def meeting_port(address: str, asked: int | None) -> int:
-    """The asked port, or a free one; ConfigError when it is taken or `address` is not one of this machine's."""
+def check_meeting_place(address: str, asked: int | None) -> None:
+    """ConfigError when the asked port is taken, or when `address` is not one of this machine's. asked: None = any."""
     try:
         family = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][0]
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             # As the server that follows will: a port that merely lingers from an earlier run counts as free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((address, asked or 0))
-            port: int = probe.getsockname()[1]
-            return port
     except socket.gaierror as error:
         raise ConfigError(f"--master_addr {address!r} cannot be resolved: {error.strerror}") from None
     except OSError as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 from megatron_zero.config.fields import ConfigError
 
 from .flags import help_text
-from .machine import installed_gpus, meeting_port, usable_cores, visible_slots
+from .machine import check_meeting_place, installed_gpus, usable_cores, visible_slots
 from .options import LaunchOptions, read_options, split_command_line
 from .plan import LaunchPlan, plan_launch
 from .supervise import Supervisor
@@ -60,11 +60,12 @@ def check_script(options: LaunchOptions) -> None:
 
 def _plan(options: LaunchOptions, environ: Mapping[str, str]) -> LaunchPlan:
     visible = visible_slots(environ, installed=installed_gpus())
+    check_meeting_place(options.master_addr, options.master_port)
     plan = plan_launch(
         options,
         visible=visible,
         cores=usable_cores(),
-        port=meeting_port(options.master_addr, options.master_port),
+        port=options.master_port,
         environ=environ,
         python=sys.executable,
     )

@@ -45,13 +45,14 @@ def plan_launch(
     *,
     visible: tuple[str, ...],
     cores: int,
-    port: int,
+    port: int | None,
     environ: Mapping[str, str],
     python: str,
 ) -> LaunchPlan:
     """One torchrun that starts `num_processes` ranks of the script on this machine.
 
     visible: slots from machine.visible_slots. environ: the caller's environment, read only.
+    port: where the ranks meet; None = torchrun binds a free one itself, so two launches at once cannot choose the same.
     Raises ConfigError when more GPUs are asked than are visible, or a slot does not exist.
     """
     slots = choose_slots(visible, include=options.include, exclude=options.exclude)
@@ -63,7 +64,7 @@ def plan_launch(
         )
     environment: dict[str, str] = {}
     where = f"on GPU {', '.join(slots[:count])}" if slots else "on the CPU (no GPU is visible)"
-    notes = [f"{count} process{'es' if count > 1 else ''} {where}, meeting at {options.master_addr}:{port}"]
+    notes = [f"{count} process{'es' if count > 1 else ''} {where}, meeting at {options.master_addr}:{port or 'a free port'}"]
     if options.include or options.exclude:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(slots)
     if "OMP_NUM_THREADS" not in environ:
@@ -71,10 +72,15 @@ def plan_launch(
         environment["OMP_NUM_THREADS"] = str(threads)
         notes.append(f"OMP_NUM_THREADS={threads} ({cores} cores / {count}; set it yourself to change it)")
     kind = ("--module",) if options.as_module else ("--no_python",) if options.no_python else ()
+    meeting = (
+        ("--rdzv_backend", "c10d", "--rdzv_endpoint", f"{options.master_addr}:0", "--local_addr", options.master_addr)
+        if port is None
+        else ("--master_addr", options.master_addr, "--master_port", str(port))
+    )
     command = (
         *(python, "-m", "torch.distributed.run"),
         *("--nnodes", "1", "--nproc_per_node", str(count)),
-        *("--master_addr", options.master_addr, "--master_port", str(port)),
+        *meeting,
         *kind,
         options.script,
         *options.script_args,

@@ -86,3 +86,13 @@ def test_module_and_program_are_passed_to_torchrun() -> None:
 def test_shell_line_quotes_what_a_shell_would_split() -> None:
     line = plan("t.py", "two words", "a&b", environ={"OMP_NUM_THREADS": "1"}).shell_line()
     assert line.endswith("t.py 'two words' 'a&b'")
+
+
+def test_without_a_port_torchrun_takes_a_free_one_itself():
+    """Two launches at once cannot choose the same port: nobody looks for one beforehand."""
+    options = read_options(split_command_line(["t.py"]))
+    plan = plan_launch(options, visible=(), cores=4, port=None, environ={}, python="/py")
+    words = list(plan.command)
+    assert words[words.index("--rdzv_endpoint") + 1] == "127.0.0.1:0"
+    assert words[words.index("--local_addr") + 1] == "127.0.0.1"
+    assert "--master_port" not in words
