@@ -21,7 +21,7 @@ class CheckError : public std::invalid_argument {
 
 template <typename Value>
 std::string as_text(const Value& value) {
-  if constexpr (std::is_integral_v<Value>) {
+  if constexpr (std::is_arithmetic_v<Value>) {
     return std::to_string(value);
   } else {
     return std::string(value);
