@@ -159,11 +159,12 @@ show_command() {
 # run_forwarding COMMAND...: run it and return its exit code. TERM, INT and HUP reach it as TERM (bash starts it with INT
 # ignored, and by itself would leave it running), and this shell waits for it to end.
 run_forwarding() {
-    local pid='' stop='' code
-    trap 'stop=1; [[ -z ${pid} ]] || kill -TERM "${pid}" 2>/dev/null || true' TERM INT HUP
+    local pid='' signalled='' code
+    # Set before the start: a signal may come as soon as the command runs.
+    trap 'signalled=1; [[ -z ${pid} ]] || kill -TERM "${pid}" 2>/dev/null || true' TERM INT HUP
     "$@" &
     pid=$!
-    [[ -z ${stop} ]] || kill -TERM "${pid}" 2>/dev/null || true
+    [[ -z ${signalled} ]] || kill -TERM "${pid}" 2>/dev/null || true
     while true; do
         code=0
         wait "${pid}" || code=$?

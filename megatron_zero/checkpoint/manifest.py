@@ -65,6 +65,8 @@ class Manifest:
             document = json.loads(path.read_bytes())
             body, expected = document["manifest"], int(document["crc32"], 16)
             found = zlib.crc32(to_json(body))
+            if not isinstance(body, dict):
+                raise TypeError(f"the manifest is a {type(body).__name__}")
         except FileNotFoundError:
             raise CheckpointError(f"{path}: missing; a folder without it is not a complete checkpoint") from None
         except (KeyError, TypeError, ValueError) as error:

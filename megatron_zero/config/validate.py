@@ -99,6 +99,18 @@ AT_LEAST_ZERO: Final = (
     "precision.initial_scale_power",
     "data.num_workers",
 )
+# The optimizer computes in fp32: a value that fp32 turns into 0 or infinity would train something else.
+IN_FP32: Final = (
+    "model.layernorm_epsilon",
+    "model.init_method_std",
+    "adam.lr",
+    "adam.adam_eps",
+    "adam.weight_decay",
+    "adam.clip_grad",
+    "schedule.min_lr",
+)
+FP32_SMALLEST_NORMAL: Final = 2.0**-126
+FP32_LARGEST: Final = (2.0 - 2.0**-23) * 2.0**127
 BELOW_ONE: Final = ("model.attention_dropout", "model.hidden_dropout", "adam.adam_beta1", "adam.adam_beta2")
 REQUIRED: Final = (
     "model.num_layers",
@@ -137,6 +149,7 @@ def all_rules() -> list[Rule]:
     rules += [partial(at_least, path=path, least=0) for path in AT_LEAST_ZERO]
     rules += [partial(above_zero, path=path) for path in ABOVE_ZERO]
     rules += [partial(zero_to_below_one, path=path) for path in BELOW_ONE]
+    rules += [partial(fits_fp32, path=path) for path in IN_FP32]
     rules += [
         heads_divide_hidden,
         sequence_fits_positions,
@@ -184,6 +197,14 @@ def above_zero(subject: Subject, *, path: str) -> None:
 def zero_to_below_one(subject: Subject, *, path: str) -> None:
     if not 0 <= subject.get(path) < 1:
         raise subject.reject(path, "must be at least 0 and below 1")
+
+
+def fits_fp32(subject: Subject, *, path: str) -> None:
+    value = subject.get(path)
+    if value is not None and value != 0 and not FP32_SMALLEST_NORMAL <= abs(value) <= FP32_LARGEST:
+        raise subject.reject(
+            path, f"must be 0 or, in size, between {FP32_SMALLEST_NORMAL:.3e} and {FP32_LARGEST:.3e}: the range of fp32"
+        )
 
 
 def heads_divide_hidden(subject: Subject) -> None:

@@ -86,6 +86,11 @@ class GPTDataset:
         self.sample_index = build_sample_index(indexed.sizes, self.document_index, self.plan, seq_length=seq_length)
         self.shuffle_index = build_shuffle_index(self.plan, random)
 
+    @property
+    def fingerprint(self) -> str:
+        """Of the .bin/.idx pair: IndexedDataset.fingerprint."""
+        return self._indexed.fingerprint()
+
     def __len__(self) -> int:
         """Samples that there are: num_samples, or a few more."""
         return self.plan.num_samples

@@ -11,7 +11,8 @@ from typing import Final, TypeVar
 import torch
 from torch import Tensor
 
-from megatron_zero.checkpoint.folder import latest_iteration
+from megatron_zero.checkpoint.folder import complete_iterations, latest_iteration
+from megatron_zero.checkpoint.lock import FolderLock
 from megatron_zero.config.derive import DerivedSizes
 from megatron_zero.config.fields import ConfigError
 from megatron_zero.config.load import LoadedConfig, format_provenance
@@ -78,6 +79,7 @@ def build_trainer(loaded: LoadedConfig, context: ParallelContext, env: LaunchEnv
         override_schedule=config.schedule.override_opt_param_scheduler,
         identity=_identity(config, tokenizer),
         settings=tuple(format_provenance(loaded).splitlines()),
+        watched=_watched(config, sizes, datasets[0]),
     )
     resume(config, context, checkpoint, state, reporter)
     train, valid, test = (
@@ -96,13 +98,21 @@ def build_trainer(loaded: LoadedConfig, context: ParallelContext, env: LaunchEnv
     )
     assert train is not None
     end = RunEnd(
-        train_iterations=sizes.run.train_iterations,
+        train_iterations=config.train.train_iters,
+        train_samples=config.train.train_samples,
         train_tokens=config.train.train_tokens,
         exit_interval=config.train.exit_interval,
+        batch_schedule=sizes.batch_schedule,
     )
     if end.completion(state) is None:
         # Data of another tokenizer, or too little of it, shows here on all ranks, before anything is written.
         together(context, "reading the first samples", lambda: train.next_microbatches(state.consumed_samples, 1))
+    save_root = Path(config.checkpoint.save) if config.checkpoint.save is not None else None
+    lock = together(
+        context,
+        "taking the checkpoint folder",
+        lambda: FolderLock(save_root) if save_root is not None and context.world.is_first else None,
+    )
     together(context, "opening the logs", lambda: reporter.open_logs(state))
     timers = reporter.timers
     runner = ScheduleRunner[MicroBatch](
@@ -133,7 +143,8 @@ def build_trainer(loaded: LoadedConfig, context: ParallelContext, env: LaunchEnv
             evaluate=config.evaluation.eval_interval if config.evaluation.eval_iters > 0 else None,
             save=config.checkpoint.save_interval,
         ),
-        save_root=Path(config.checkpoint.save) if config.checkpoint.save is not None else None,
+        save_root=save_root,
+        lock=lock,
         max_consecutive_skips=config.train.max_consecutive_skips,
         reporter=reporter,
     )
@@ -146,7 +157,7 @@ def together(context: ParallelContext, what: str, work: Callable[[], Result]) ->
     result: Result | None = None
     try:
         result = work()
-    except (ConfigError, OSError, ValueError, RuntimeError) as raised:
+    except Exception as raised:  # raised again below, on every rank: nobody may be left waiting for this one
         error = raised
     raise_together(error, axis=context.world, what=what)
     return result  # type: ignore[return-value]  # None only if work returned None
@@ -246,10 +257,22 @@ def resume(
     )
     iteration = broadcast_object(found, axis=context.world)
     if iteration is None:
+        together(context, "reading the checkpoint", lambda: _check_nothing_is_there(root))
         reporter.fresh_start(root)
         return
     notes = load_training(root, iteration, checkpoint, state)
     reporter.resumed(root, state, notes)
+
+
+def _check_nothing_is_there(root: Path) -> None:
+    """Starting afresh over complete checkpoints would replace them one by one: that needs a person's word."""
+    complete = complete_iterations(root) if root.is_dir() else ()
+    if complete:
+        raise ConfigError(
+            f"--load {root} holds checkpoints (iterations {', '.join(map(str, complete))}) but no "
+            f"latest_checkpointed_iteration.txt that says which is the latest: write the number, "
+            f"`echo {complete[-1]} > {root}/latest_checkpointed_iteration.txt`, or name an empty folder"
+        )
 
 
 def deadline(minutes: float | None, *, started: float) -> Callable[[], bool]:
@@ -288,6 +311,29 @@ def _has_documents(config: RunConfig, *, split: int) -> bool:
     return first < last
 
 
+def _watched(config: RunConfig, sizes: DerivedSizes, train: GPTDataset | None) -> dict[str, object]:
+    """What may differ between a checkpoint and the run that loads it, but not in silence; by flag."""
+    assert train is not None
+    return {
+        # Any of these gives another order of samples, so "sample n" is not the one it would have been.
+        "--seed": config.train.seed,
+        "--seq-length": config.model.seq_length,
+        "--split": config.data.split,
+        "the training data (fingerprint)": train.fingerprint,
+        "training samples laid out (--train-samples, --train-iters)": sizes.run.num_samples[0],
+        # These change what a step does.
+        "--bf16 (or bf16.enabled)": config.precision.bf16,
+        "--adam-beta1": config.adam.adam_beta1,
+        "--adam-beta2": config.adam.adam_beta2,
+        "--adam-eps": config.adam.adam_eps,
+        "--weight-decay": config.adam.weight_decay,
+        "--clip-grad": config.adam.clip_grad,
+        "--attention-dropout": config.model.attention_dropout,
+        "--hidden-dropout": config.model.hidden_dropout,
+        "--global-batch-size": sizes.global_batch_size,
+    }
+
+
 def _identity(config: RunConfig, tokenizer: Tokenizer) -> dict[str, object]:
     """What must not differ between a checkpoint and the run that loads it, by flag."""
     return {
@@ -295,6 +341,7 @@ def _identity(config: RunConfig, tokenizer: Tokenizer) -> dict[str, object]:
         "--hidden-size": config.model.hidden_size,
         "--num-attention-heads": config.model.num_attention_heads,
         "--max-position-embeddings": config.model.max_position_embeddings,
+        "--layernorm-epsilon": config.model.layernorm_epsilon,
         "vocabulary size": tokenizer.vocab_size,
     }
 

@@ -26,7 +26,8 @@ class CheckpointParts:
     """What is saved and restored.
 
     identity: what must be equal on resume, by flag (model shape, vocabulary).   settings: every setting of this run with
-    its source, one a line; kept with the checkpoint for people, never read back.
+    its source, one a line; kept with the checkpoint for people, never read back.   watched: what may differ on resume,
+    but is told.
     """
 
     context: ParallelContext
@@ -36,6 +37,7 @@ class CheckpointParts:
     override_schedule: bool
     identity: dict[str, Any]
     settings: tuple[str, ...]
+    watched: dict[str, Any]
 
 
 def save_training(root: Path, parts: CheckpointParts, state: TrainState) -> SaveReport:
@@ -51,6 +53,7 @@ def save_training(root: Path, parts: CheckpointParts, state: TrainState) -> Save
             "lr_schedule": dataclasses.asdict(parts.lr_schedule),
             "identity": parts.identity,
             "settings": parts.settings,
+            "watched": parts.watched,
         },
         rank_state={f"rng/{name}": value for name, value in RngState.capture(parts.context.device).items()},
         axis=parts.context.world,
@@ -76,14 +79,16 @@ def load_training(root: Path, iteration: int, parts: CheckpointParts, state: Tra
     with torch.no_grad():
         parts.optimizer.write_weights()
         parts.engine.after_step()
+    changed = _changes(common["watched"], parts.watched)
     if loaded.saved_world_size != parts.context.world.size:
         return (
+            *changed,
             f"the checkpoint is of {loaded.saved_world_size} processes and this run has {parts.context.world.size}: "
             "weights, moments and data position go on exactly; dropout starts from this run's own seeds",
         )
     rng = {name.removeprefix("rng/"): value for name, value in loaded.rank_state.items()}
     RngState.restore(parts.context.device, rng)
-    return ()
+    return changed
 
 
 def _tensor_slices(parts: CheckpointParts) -> list[TensorSlice]:
@@ -91,6 +96,14 @@ def _tensor_slices(parts: CheckpointParts) -> list[TensorSlice]:
         TensorSlice(key=f"{piece.key}/{piece.name}", shape=piece.shape, start=piece.start, data=piece.data)
         for piece in parts.optimizer.state_slices()
     ]
+
+
+def _changes(saved: dict[str, Any], ours: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(
+        f"{name} was {saved.get(name)!r} when the checkpoint was made and is {value!r} now"
+        for name, value in ours.items()
+        if saved.get(name) != value
+    )
 
 
 def _check_identity(root: Path, saved: dict[str, Any], ours: dict[str, Any]) -> None:

@@ -209,6 +209,12 @@ class Reporter:
     def saving(self, iteration: int, root: Path) -> None:
         self.logger.plain(f"saving checkpoint at iteration {iteration:7d} to {root}")
 
+    def not_saving(self, state: TrainState) -> None:
+        self.logger.warning(
+            f"no checkpoint at iteration {state.iteration}: the last {state.consecutive_skips} steps were skipped because "
+            "gradients were not finite; the latest checkpoint stays the one before"
+        )
+
     def saved(self, iteration: int, root: Path, done: SaveReport) -> None:
         for note in self._notes_of_first_rank(done.notes):
             self.logger.info(note)

@@ -15,7 +15,6 @@ class TrainState:
     iteration: int = 0
     consumed_samples: int = 0
     consumed_tokens: int = 0
-    consumed_valid_samples: int = 0
     skipped_iterations: int = 0
     consecutive_skips: int = 0
 

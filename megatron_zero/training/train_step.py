@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -22,6 +23,10 @@ from megatron_zero.pipeline.schedule import one_f_one_b
 from megatron_zero.zero.engine import ZeroEngine
 
 from .state import StepReport, TrainState
+
+# No element is larger than the norm, and the second moment holds an element's square in fp32: above this it would
+# become infinite and stay so. Reached only with clipping off.
+LARGEST_NORM: Final = math.sqrt((2.0 - 2.0**-23) * 2.0**127)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +63,11 @@ def train_step(parts: StepParts, state: TrainState) -> StepReport:
         agreed = agree_on_scalars(parts, losses)
 
     learning_rate = parts.lr_schedule.at(state.consumed_tokens)
-    skipped = not math.isfinite(agreed.grad_norm)
+    grad_scale = clip_coefficient(agreed.grad_norm, max_norm=parts.clip_grad)
+    # Written so that NaN skips, too: no comparison with it holds.
+    skipped = not agreed.grad_norm * grad_scale <= LARGEST_NORM
     if not skipped:
         with parts.timers.span("optimizer", level=1):
-            grad_scale = clip_coefficient(agreed.grad_norm, max_norm=parts.clip_grad)
             parts.optimizer.step(parts.engine.grad_shards, lr=learning_rate, grad_scale=grad_scale)
             parts.engine.after_step()
     state.advance(samples=global_batch_size, tokens=global_batch_size * parts.seq_length, skipped=skipped)

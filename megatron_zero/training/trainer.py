@@ -8,6 +8,7 @@ from pathlib import Path
 
 from torch import nn
 
+from megatron_zero.checkpoint.lock import FolderLock
 from megatron_zero.data.loader import BatchLoader
 from megatron_zero.distributed.collectives import barrier
 from megatron_zero.distributed.context import ParallelContext
@@ -52,6 +53,7 @@ class TrainerParts:
     end: RunEnd
     intervals: Intervals
     save_root: Path | None
+    lock: FolderLock | None  # of save_root, on the rank that holds it
     max_consecutive_skips: int
     reporter: Reporter
 
@@ -78,6 +80,8 @@ class Trainer:
         self.parts.reporter.close()
         self.parts.step.optimizer.close()
         self.parts.step.engine.close()
+        if self.parts.lock is not None:
+            self.parts.lock.close()
 
     def run(self) -> str:
         """Train until an end is reached, then evaluate and save once more; the reason of the end.
@@ -102,19 +106,27 @@ class Trainer:
                 self.save()
                 reported = time.perf_counter()
         parts.reporter.ended(reason)
-        self.finish()
+        # The save comes first: whatever happens in the evaluations, nothing that was trained is lost.
+        if self._saved_iteration != state.iteration:
+            self.save()
+        self._evaluate(parts.validation, "validation")
+        self._evaluate(parts.test, "test")
+        if state.consecutive_skips > 0:
+            raise TrainingFailed(
+                f"the run ends at iteration {state.iteration} while gradients are not finite: the last "
+                f"{state.consecutive_skips} steps changed nothing, and nothing was saved since"
+            )
         return reason
 
-    def finish(self) -> None:
-        """The last evaluations, then the last save."""
-        self._evaluate(self.parts.validation, "validation")
-        self._evaluate(self.parts.test, "test")
-        if self._saved_iteration != self.state.iteration:
-            self.save()
-
     def save(self) -> None:
-        """Write a checkpoint of now, if this run saves at all. Every rank calls it."""
+        """Write a checkpoint of now, if this run saves at all. Every rank calls it.
+
+        Not while steps are being skipped: a state that gives no finite gradients must not become the latest one.
+        """
         if self.parts.save_root is None:
+            return
+        if self.state.consecutive_skips > 0:
+            self.parts.reporter.not_saving(self.state)
             return
         self.parts.reporter.saving(self.state.iteration, self.parts.save_root)
         done = save_training(self.parts.save_root, self.parts.checkpoint, self.state)
@@ -132,15 +144,19 @@ class Trainer:
             self.parts.step.runner.forward,
             plan.loader,
             context=self.parts.context,
-            consumed_samples=state.consumed_valid_samples if split == "validation" else 0,
+            consumed_samples=self._evaluations_before() * plan.eval_iters * plan.num_microbatches * plan.loader.round_size
+            if split == "validation"
+            else 0,
             eval_iters=plan.eval_iters,
             num_microbatches=plan.num_microbatches,
         )
-        # An evaluation that only the end of this run causes is not counted: a resumed run evaluates what an
-        # uninterrupted one does.
-        if split == "validation" and _due(state.iteration, self.parts.intervals.evaluate):
-            state.consumed_valid_samples += plan.eval_iters * plan.num_microbatches * plan.loader.round_size
         self.parts.reporter.evaluation(loss, state, split=split, seconds=time.perf_counter() - started)
+
+    def _evaluations_before(self) -> int:
+        """Evaluations that an uninterrupted run has made before this one: a function of the iteration alone, so a resumed
+        run, or one that is started again at its end, reads the same validation samples."""
+        interval = self.parts.intervals.evaluate
+        return (self.state.iteration - 1) // interval if interval is not None and self.state.iteration > 0 else 0
 
     def _check_skips(self, report: StepReport) -> None:
         limit = self.parts.max_consecutive_skips

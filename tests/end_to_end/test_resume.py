@@ -6,6 +6,7 @@ import pytest
 import torch
 from helpers.tiny_run import run_tiny, tiny_arguments, write_json
 
+from megatron_zero.checkpoint.lock import FolderLock
 from megatron_zero.config.fields import ConfigError
 from megatron_zero.distributed.context import ParallelContext
 
@@ -133,3 +134,64 @@ def test_another_number_of_ranks_goes_on_from_the_same_state(pool, corpus, tmp_p
     (first, _) = pool.run(run_tiny, tiny_arguments(corpus, config, **common, **{"exit-interval": 5}), timeout_s=120)
     second = run_tiny(single, tiny_arguments(corpus, config, **common))
     assert first.losses + second.losses == pytest.approx(straight.losses, rel=1e-4)
+
+
+def test_what_changed_since_the_checkpoint_is_told(corpus, tmp_path, capfd):
+    single = ParallelContext.single_process()
+    common = {"save": tmp_path / "checkpoint", "load": tmp_path / "checkpoint", "save-interval": 100}
+    run_tiny(single, tiny_arguments(corpus, None, **common, **{"train-iters": 2}))
+    capfd.readouterr()
+    run_tiny(single, tiny_arguments(corpus, None, **common, **{"train-iters": 3, "seed": 7, "weight-decay": 0.0}))
+    printed = capfd.readouterr().out
+    for words in (
+        "--seed was 1234 when the checkpoint was made and is 7 now",
+        "--weight-decay was 0.1 when the checkpoint was made and is 0.0 now",
+        "training samples laid out (--train-samples, --train-iters) was 16 when the checkpoint was made and is 24 now",
+    ):
+        assert words in printed
+    assert "--clip-grad was" not in printed
+
+
+def test_samples_end_a_run_that_resumes_with_another_batch(corpus, tmp_path):
+    """80 samples: 5 steps of 8, then 2 of 16 (72 consumed) leave no whole batch."""
+    single = ParallelContext.single_process()
+    common = {"save": tmp_path / "checkpoint", "load": tmp_path / "checkpoint", "save-interval": 100}
+    flags = {**common, "train-iters": None, "train-samples": 80}
+    first = run_tiny(single, tiny_arguments(corpus, None, **flags, **{"exit-interval": 5}))
+    second = run_tiny(single, tiny_arguments(corpus, None, **flags, **{"global-batch-size": 16}))
+    assert (len(first.losses), len(second.losses)) == (5, 2)
+
+
+def test_checkpoints_without_their_pointer_are_not_started_over(corpus, tmp_path):
+    single = ParallelContext.single_process()
+    folder = tmp_path / "checkpoint"
+    argv = tiny_arguments(corpus, None, save=folder, load=folder, **{"save-interval": 100, "train-iters": 2})
+    run_tiny(single, argv)
+    (folder / "latest_checkpointed_iteration.txt").unlink()
+    with pytest.raises(ConfigError, match=r"holds checkpoints \(iterations 2\) but no latest_checkpointed_iteration.txt"):
+        run_tiny(single, argv)
+
+
+def test_a_finished_run_evaluates_the_same_samples_again(corpus, tmp_path, capfd):
+    single = ParallelContext.single_process()
+    folder = tmp_path / "checkpoint"
+    flags = {"save-interval": 100, "train-iters": 5, "eval-iters": 1, "eval-interval": 2}
+    argv = tiny_arguments(corpus, None, save=folder, load=folder, **flags)
+    run_tiny(single, argv)
+    first = capfd.readouterr().out
+    run_tiny(single, argv)
+    again = capfd.readouterr().out
+    value = "validation loss at iteration 5 | lm loss value: "
+    assert first.partition(value)[2][:12] == again.partition(value)[2][:12] != ""
+
+
+def test_one_run_at_a_time_saves_in_a_folder(corpus, tmp_path):
+    folder = tmp_path / "checkpoint"
+    argv = tiny_arguments(corpus, None, save=folder, **{"save-interval": 100, "train-iters": 1})
+    held = FolderLock(folder)
+    try:
+        with pytest.raises(ConfigError, match="another run is saving there"):
+            run_tiny(ParallelContext.single_process(), argv)
+    finally:
+        held.close()
+    assert len(run_tiny(ParallelContext.single_process(), argv).losses) == 1

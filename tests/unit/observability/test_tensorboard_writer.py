@@ -148,10 +148,11 @@ def test_resume_takes_back_later_steps_on_every_axis(tmp_path: Path) -> None:
     seen = scalars(tmp_path)
     losses = [1.0] * 5 + [2.0] * 3
     for suffix, unit in (("", 1), (" vs samples", SAMPLES), (" vs tokens", TOKENS)):
-        points = seen[f"lm-loss-training/lm loss{suffix}"]
+        # Sorted: TensorBoard reads files by name, and two that were made in one second have no order.
+        points = sorted(seen[f"lm-loss-training/lm loss{suffix}"])
         assert points == [(i * unit, loss) for i, loss in enumerate(losses, start=1)]
-    assert [at for at, _ in seen["steps-vs-samples/y=steps,x=samples"]] == [i * SAMPLES for i in range(1, 9)]
-    assert [at for at, _ in seen["steps-vs-tokens/y=tokens,x=steps"]] == list(range(1, 9))
+    assert sorted(at for at, _ in seen["steps-vs-samples/y=steps,x=samples"]) == [i * SAMPLES for i in range(1, 9)]
+    assert sorted(at for at, _ in seen["steps-vs-tokens/y=tokens,x=steps"]) == list(range(1, 9))
     assert len(said) == 1
     assert "after iteration 5; they are still in superseded.1." in said[0]
 
