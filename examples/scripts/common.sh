@@ -166,10 +166,11 @@ run_forwarding() {
     pid=$!
     [[ -z ${signalled} ]] || kill -TERM "${pid}" 2>/dev/null || true
     while true; do
-        code=0
+        signalled='' code=0
         wait "${pid}" || code=$?
-        # wait also returns when a trap has run; the child then still exists.
-        kill -0 "${pid}" 2>/dev/null || break
+        # A trap ends wait with the signal's code, and the command may end just then: only a wait that no trap has
+        # ended tells the command's own code.
+        [[ -n ${signalled} ]] || break
     done
     trap - TERM INT HUP
     return "${code}"
