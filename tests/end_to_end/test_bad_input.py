@@ -1,13 +1,13 @@
 """Whatever is wrong is said on every rank before the first step; nothing is left behind (F5 of the checks)."""
 
 import json
-import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from helpers.processes import cpu_environment
 from helpers.tiny_run import run_tiny, tiny_arguments, write_json
 
 from megatron_zero.config.fields import ConfigError
@@ -96,7 +96,7 @@ def launch(arguments, *, num_processes=2):
         stderr=subprocess.STDOUT,
         text=True,
         timeout=TIME_LIMIT_S,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env=cpu_environment(),
         check=False,
     )
     return done.returncode, done.stdout, time.monotonic() - started

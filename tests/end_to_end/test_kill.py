@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from helpers.processes import process_ended
+from helpers.processes import cpu_environment, process_ended
 from helpers.tiny_run import run_tiny, tiny_arguments, write_corpus, write_json
 
 from megatron_zero.distributed.context import ParallelContext
@@ -22,7 +22,7 @@ def start(arguments, output):
         [sys.executable, "-m", "megatron_zero.launcher", "--num_gpus", "2", str(ROOT / "pretrain_gpt.py"), *arguments],
         stdout=output,
         stderr=subprocess.STDOUT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env=cpu_environment(),
     )
 
 

@@ -1,13 +1,13 @@
 """What a run leaves and prints: lines people parse, TensorBoard, JSONL, checkpoints; and the ends of a run."""
 
 import json
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from helpers.processes import cpu_environment
 from helpers.tiny_run import run_tiny, tiny_arguments, write_json
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -64,7 +64,7 @@ def finished(tmp_path_factory, corpus):
         stderr=subprocess.STDOUT,
         text=True,
         timeout=100,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env=cpu_environment(),
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:]

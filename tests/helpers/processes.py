@@ -14,3 +14,8 @@ def process_ended(pid: int, *, seconds: float) -> bool:
         return True
     with open(descriptor, "rb"):
         return bool(select.select([descriptor], [], [], seconds)[0])
+
+
+def cpu_environment() -> dict[str, str]:
+    """This process's environment with one thread and no GPU: runs of several processes need one GPU each otherwise."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
