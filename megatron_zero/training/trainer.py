@@ -84,7 +84,7 @@ class Trainer:
             self.parts.lock.close()
 
     def run(self) -> str:
-        """Train until an end is reached, then evaluate and save once more; the reason of the end.
+        """Train until an end is reached, then save and evaluate once more; the reason of the end.
 
         Raises TrainingFailed on every rank after max_consecutive_skips skipped steps in a row.
         """
