@@ -14,13 +14,19 @@ LOCK = ".lock"
 class FolderLock:
     """Holds root for this process until close(), or until the process ends in any way: the kernel keeps the lock.
 
-    Makes root. Raises ConfigError if another process holds it. Where the filesystem has no locks (some network ones),
-    nothing is held. One rank of a run takes it.
+    Makes root. Raises ConfigError if that cannot be done, or if another process holds it. Where the filesystem has no
+    locks (some network ones), nothing is held. One rank of a run takes it.
     """
 
     def __init__(self, root: Path) -> None:
-        root.mkdir(parents=True, exist_ok=True)
-        self._descriptor = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = -1
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise ConfigError(
+                f"--save {root} cannot be written ({error.strerror}): name a folder that can be made and written"
+            ) from error
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -44,7 +44,9 @@ def load_ds_config(argument: str) -> Reading:
     try:
         if path.is_file():
             return read_ds_config(path.read_text(encoding="utf-8"), name=path.name)
-    except (OSError, UnicodeDecodeError) as error:
+    except RecursionError as error:
+        raise ConfigError(f"--deepspeed_config {argument}: objects and lists stand too deep in one another") from error
+    except (OSError, ValueError) as error:  # not UTF-8; a number of thousands of digits
         raise ConfigError(f"--deepspeed_config {argument}: cannot be read: {error}") from error
     raise ConfigError(f"--deepspeed_config {argument}: no such file")
 

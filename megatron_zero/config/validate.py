@@ -109,6 +109,7 @@ IN_FP32: Final = (
     "adam.clip_grad",
     "schedule.min_lr",
 )
+MINUTES_PER_YEAR: Final = 525_600
 FP32_SMALLEST_NORMAL: Final = 2.0**-126
 FP32_LARGEST: Final = (2.0 - 2.0**-23) * 2.0**127
 BELOW_ONE: Final = ("model.attention_dropout", "model.hidden_dropout", "adam.adam_beta1", "adam.adam_beta2")
@@ -163,6 +164,7 @@ def all_rules() -> list[Rule]:
         offload_needs_a_stage,
         ratio_is_a_share,
         seed_fits_every_generator,
+        timeout_fits_a_clock,
         deepspeed_and_its_json_come_together,
         min_lr_is_not_above_lr,
         warmup_is_below_decay,
@@ -170,6 +172,8 @@ def all_rules() -> list[Rule]:
         one_data_prefix,
         tokenizer_has_its_files,
         split_leaves_training_data,
+        paths_are_not_empty,
+        no_path_serves_twice,
         partial(can_be_a_folder, path="checkpoint.save"),
         partial(can_be_a_folder, path="logging.tensorboard_dir"),
         jsonl_can_be_a_file,
@@ -354,6 +358,47 @@ def tokenizer_has_its_files(subject: Subject) -> None:
 def split_leaves_training_data(subject: Subject) -> None:
     if float(subject.config.data.split.split(",")[0]) == 0:
         raise subject.reject("data.split", "leaves no documents to train on")
+
+
+def _paths(config: RunConfig) -> list[tuple[str, str, bool]]:
+    """(field path, path as given, whether this run writes it) of everything that names a file or folder."""
+    named = [
+        ("zero.deepspeed_config", config.zero.deepspeed_config, False),
+        ("tokenizer.tokenizer_model", config.tokenizer.tokenizer_model, False),
+        ("tokenizer.vocab_file", config.tokenizer.vocab_file, False),
+        ("tokenizer.merge_file", config.tokenizer.merge_file, False),
+        ("checkpoint.load", config.checkpoint.load, False),
+        ("checkpoint.save", config.checkpoint.save, True),
+        ("logging.tensorboard_dir", config.logging.tensorboard_dir, True),
+        ("logging.log_jsonl", config.logging.log_jsonl, True),
+    ]
+    given = [(path, value, writes) for path, value, writes in named if value is not None]
+    return given + [("data.data_path", prefix, False) for prefix in config.data.data_path]
+
+
+def timeout_fits_a_clock(subject: Subject) -> None:
+    if subject.config.parallel.distributed_timeout_minutes > MINUTES_PER_YEAR:
+        raise subject.reject("parallel.distributed_timeout_minutes", f"must be at most {MINUTES_PER_YEAR}, a year")
+
+
+def paths_are_not_empty(subject: Subject) -> None:
+    for path, value, _ in _paths(subject.config):
+        if not value.strip():
+            raise subject.reject(path, "must not be empty (an unset shell variable?): leave the flag out or name a path")
+
+
+def no_path_serves_twice(subject: Subject) -> None:
+    """What is written is neither read nor written under another flag. Folders of folders may be shared: --load, --save
+    and --tensorboard-dir keep to names of their own."""
+    places: dict[str, str] = {}
+    for path, value, writes in sorted(_paths(subject.config), key=lambda item: item[2]):
+        if path == "checkpoint.load":
+            continue
+        files = [f"{value}.bin", f"{value}.idx"] if path == "data.data_path" else [value]
+        for real in map(os.path.realpath, files):
+            other = places.setdefault(real, path)
+            if writes and other != path and {path, other} != {"checkpoint.save", "logging.tensorboard_dir"}:
+                raise subject.reject(path, f"is what {subject.name(other)} names, too: name another")
 
 
 def can_be_a_folder(subject: Subject, *, path: str) -> None:

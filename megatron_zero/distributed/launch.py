@@ -200,14 +200,21 @@ def process_group(env: LaunchEnvironment, *, backend: str, device: torch.device,
     if env.world_size == 1:
         yield
         return
-    dist.init_process_group(
-        backend,
-        init_method=f"tcp://{_bracketed(env.master_addr)}:{env.master_port}",
-        rank=env.rank,
-        world_size=env.world_size,
-        timeout=timeout,
-        device_id=device if device.type == "cuda" else None,
-    )
+    try:
+        dist.init_process_group(
+            backend,
+            init_method=f"tcp://{_bracketed(env.master_addr)}:{env.master_port}",
+            rank=env.rank,
+            world_size=env.world_size,
+            timeout=timeout,
+            device_id=device if device.type == "cuda" else None,
+        )
+    except (dist.DistNetworkError, dist.DistStoreError) as error:
+        raise ConfigError(
+            f"rank {env.rank} of {env.world_size} did not meet the others at MASTER_ADDR {env.master_addr}, MASTER_PORT "
+            f"{env.master_port} within --distributed-timeout-minutes {timeout.total_seconds() / 60:g}: "
+            f"{str(error).splitlines()[0]}; are all {env.world_size} ranks started, and is that port open to this one?"
+        ) from error
     try:
         yield
     except BaseException:

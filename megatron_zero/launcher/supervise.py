@@ -6,6 +6,7 @@ A second signal of the user ends everything at once.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from typing import Final
 FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # A shell and its process group are often signalled together, so one Ctrl-C can arrive twice within moments.
 REPEAT_WINDOW_S: Final = 1.0
+PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 
 class Supervisor:
@@ -42,7 +44,9 @@ class Supervisor:
         """
         previous = {number: signal.signal(number, self._on_signal) for number in FORWARDED}
         try:
-            self._child = subprocess.Popen(command, env=dict(environment), start_new_session=True)
+            self._child = subprocess.Popen(
+                command, env=dict(environment), start_new_session=True, preexec_fn=_end_with_parent
+            )
             self._pass_on()  # a signal may have come before there was a child to pass it to
             code = self._child.wait()
         finally:
@@ -98,3 +102,13 @@ def _kill(pid: int) -> None:
 def _say(message: str) -> None:
     # os.write, not print: a handler may run while the main thread holds the stream's lock.
     os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, f"mz launch: {message}\n".encode())
+
+
+def _end_with_parent() -> None:
+    """In the child, before the program starts: have the kernel send SIGTERM when this launcher dies, also by kill -9.
+
+    Without it torchrun and its ranks would train on, unwatched. Only Linux can do it; elsewhere nothing happens.
+    """
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)

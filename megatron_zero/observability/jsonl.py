@@ -29,6 +29,7 @@ class JsonlLog:
                 if resume_iteration > 0:
                     _keep_until(self.path, resume_iteration, say)
                 else:
+                    next(_parsed(self.path), None)  # raises for a file that is not ours: that one is not moved
                     _move_aside(self.path, say)
             # Unbuffered: a line is with the operating system when write() returns, so a kill of this process keeps it.
             self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115  # closed by close()

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from megatron_zero.checkpoint.folder import complete_iterations, latest_iteration
 from megatron_zero.checkpoint.lock import FolderLock
+from megatron_zero.checkpoint.manifest import MANIFEST
 from megatron_zero.config.derive import DerivedSizes
 from megatron_zero.config.fields import ConfigError
 from megatron_zero.config.load import LoadedConfig, format_provenance
@@ -265,7 +266,11 @@ def resume(
 
 
 def _check_nothing_is_there(root: Path) -> None:
-    """Starting afresh over complete checkpoints would replace them one by one: that needs a person's word."""
+    """Only what is not there yet may start afresh: not a file, not one checkpoint's own folder, not complete checkpoints."""
+    if root.exists() and not root.is_dir():
+        raise ConfigError(f"--load {root} is not a folder: name the folder that --save wrote")
+    if (root / MANIFEST).exists():
+        raise ConfigError(f"--load {root} is one checkpoint: name the folder it lies in, {root.absolute().parent}")
     complete = complete_iterations(root) if root.is_dir() else ()
     if complete:
         raise ConfigError(

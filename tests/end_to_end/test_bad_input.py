@@ -10,6 +10,7 @@ import pytest
 from helpers.processes import cpu_environment
 from helpers.tiny_run import run_tiny, tiny_arguments, write_json
 
+from megatron_zero.checkpoint.manifest import MANIFEST
 from megatron_zero.config.fields import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +46,9 @@ CASES = {
     "a validation split without documents": ({"split": "100,0,0", "eval-iters": 1}, ["--split", "valid"]),
     "a sequence longer than its positions": ({"seq-length": 64}, ["--seq-length 64", "--max-position-embeddings 32"]),
     "heads that do not divide": ({"num-attention-heads": 5}, ["--num-attention-heads 5"]),
+    "an empty path": ({"tensorboard-dir": ""}, ["--tensorboard-dir", "must not be empty"]),
+    "an eps that fp32 has not": ({"adam-eps": 1e-50}, ["--adam-eps 1e-50", "the range of fp32"]),
+    "a timeout of ages": ({"distributed-timeout-minutes": 1e300}, ["--distributed-timeout-minutes", "525600"]),
     "a flag nobody knows": ({"num-layer": 3}, ["--num-layer", "--num-layers"]),
     "tensor parallel, not built": ({"tensor-model-parallel-size": 2}, ["--tensor-model-parallel-size 2"]),
     "fp16, not built": ({"fp16": True}, ["fp16"]),
@@ -126,3 +130,57 @@ def test_many_faults_are_told_at_once(corpus, tmp_path):
     assert code != 0
     for word in ("zero_optimisation", "zero_optimization", "gradient_cliping", "gradient_clipping", "--not-a-flag"):
         assert word in output
+
+
+def test_an_output_is_no_input_and_no_other_output(pool, corpus, tmp_path):
+    index = Path(f"{corpus}.idx").read_bytes()
+    output = tmp_path / "output"
+    twice = {"save": output, "save-interval": 1, "log-jsonl": output}
+    for overrides in ({"log-jsonl": f"{corpus}.idx"}, twice):
+        for message in pool.run(message_on_rank, tiny_arguments(corpus, None, **overrides), timeout_s=TIME_LIMIT_S):
+            assert "names, too: name another" in message
+    assert Path(f"{corpus}.idx").read_bytes() == index
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_not_a_log_is_not_moved(pool, corpus, tmp_path):
+    notes = tmp_path / "notes.txt"
+    notes.write_text("mine\n")
+    for message in pool.run(message_on_rank, tiny_arguments(corpus, None, **{"log-jsonl": notes}), timeout_s=TIME_LIMIT_S):
+        assert "not a metrics file of this program" in message
+    assert notes.read_text() == "mine\n"
+
+
+def test_load_of_what_is_no_checkpoint_folder_is_refused(pool, corpus, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    one = tmp_path / "run" / "global_step4"
+    one.mkdir(parents=True)
+    (one / MANIFEST).write_text("{}")
+    for path, words in ((file, "is not a folder"), (one, f"name the folder it lies in, {one.parent}")):
+        for message in pool.run(message_on_rank, tiny_arguments(corpus, None, load=path), timeout_s=TIME_LIMIT_S):
+            assert f"--load {path}" in message and words in message
+
+
+def test_a_save_folder_that_cannot_be_made_is_met_before_the_first_step(pool, corpus, tmp_path):
+    name = tmp_path / ("a" * 300)
+    argv = tiny_arguments(corpus, None, save=name, **{"save-interval": 100, "log-jsonl": tmp_path / "log.jsonl"})
+    for message in pool.run(message_on_rank, argv, timeout_s=TIME_LIMIT_S):
+        assert f"--save {name} cannot be written" in message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ranks_that_do_not_meet_say_where(tmp_path, corpus):
+    environment = {**cpu_environment(), "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    argv = tiny_arguments(corpus, None, **{"distributed-timeout-minutes": 0.05})
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "pretrain_gpt.py"), *argv],
+        capture_output=True,
+        text=True,
+        timeout=TIME_LIMIT_S,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "rank 1 of 2 did not meet the others at MASTER_ADDR 127.0.0.1, MASTER_PORT 1 within" in done.stderr

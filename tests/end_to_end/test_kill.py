@@ -94,3 +94,18 @@ def test_a_killed_run_resumes_from_its_last_checkpoint(tmp_path):
     alone = run_tiny(ParallelContext.single_process(), tiny_arguments(corpus, None, **flags, **last))
     for record, loss in zip(records, alone.losses, strict=True):
         assert abs(record["lm_loss"] - loss) <= 1e-4 * loss
+
+
+def test_a_launcher_killed_by_force_takes_its_ranks_along(tmp_path):
+    corpus = write_corpus(tmp_path)
+    log = tmp_path / "log.jsonl"
+    with open(tmp_path / "output.txt", "wb") as output:
+        process = start(tiny_arguments(corpus, None, **{"train-iters": 4000, "log-jsonl": log}), output)
+        try:
+            wait_for_step(log, 2, process)
+            below = children(process.pid)
+            assert len(ranks_below(process.pid)) == 2
+        finally:
+            process.kill()
+            process.wait(timeout=10)
+    assert all(process_ended(each, seconds=40) for each in below)
