@@ -33,5 +33,6 @@ setup(
             "_C_adam",
             ["csrc/adam/adam_dispatch.cpp", "csrc/adam/bindings.cpp", "csrc/common/cpu_features.cpp"],
         ),
+        extension("_C_dataset", ["csrc/dataset/index_builders.cpp", "csrc/dataset/bindings.cpp"]),
     ]
 )

@@ -29,6 +29,7 @@ from pathlib import Path
 
 TESTED_TORCH = ("2.11", "2.13")
 TESTED_PYTHON = ("3.11", "3.12")
+EXTENSIONS = ("_C_adam", "_C_dataset")
 # Missing in an environment that is only used, not made, they cost a part of tests/run.sh, which says so.
 OPTIONAL = ("ruff", "mypy")
 
@@ -162,7 +163,8 @@ def installation_problem(root: Path) -> str | None:
     try:
         importlib.metadata.version("megatron_zero")
         package = importlib.import_module("megatron_zero")
-        importlib.import_module("megatron_zero._C_adam")
+        for extension in EXTENSIONS:
+            importlib.import_module(f"megatron_zero.{extension}")
     except ImportError as error:  # PackageNotFoundError too
         return f"megatron_zero is not usable: {error}"
     if Path(package.__file__).resolve().parent.parent != root:

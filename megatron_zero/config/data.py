@@ -10,7 +10,26 @@ from .fields import knob
 @dataclass(frozen=True, slots=True)
 class DataConfig:
     data_path: tuple[str, ...] = knob(
-        (), flag="--data-path", kind="strs", help="prefix of the .bin/.idx pair (blends of several come later)"
+        (), flag="--data-path", kind="strs", help="PREFIX of a .bin/.idx pair, several, or WEIGHT PREFIX WEIGHT PREFIX ..."
+    )
+    train_data_path: tuple[str, ...] = knob(
+        (), flag="--train-data-path", kind="strs", help="what is trained on, as in --data-path; not cut by --split"
+    )
+    valid_data_path: tuple[str, ...] = knob(
+        (), flag="--valid-data-path", kind="strs", help="what is evaluated on while training"
+    )
+    test_data_path: tuple[str, ...] = knob(
+        (), flag="--test-data-path", kind="strs", help="what is evaluated on at the end"
+    )
+    data_args_path: str | None = knob(
+        None, flag="--data-args-path", kind="str", help="file that holds the words of --data-path"
+    )
+    mock_data: bool = knob(False, flag="--mock-data", kind="bool", switch=True, help="train on made-up documents")
+    data_cache_path: str | None = knob(
+        None,
+        flag="--data-cache-path",
+        kind="str",
+        help="folder that keeps index files; unset: cache/GPTDataset_indices beside the data",
     )
     split: str = knob("969, 30, 1", flag="--split", kind="split", help="train,valid,test proportions")
     data_impl: str = knob(

@@ -170,14 +170,13 @@ REFUSED: Final[tuple[tuple[str, str], ...]] = (
     ("out of scope: give the full path in --data-path", "--aml-data-download-path="),
     (
         f"{LATER}: use --data-path with --split",
-        "--train-data-path* --valid-data-path* --test-data-path* --train-data-exact-num-epochs= --train-idx-path="
-        " --train-desc-path= --train-doc-idx-path= --train-sample-idx-path= --train-shuffle-idx-path=",
+        "--train-data-exact-num-epochs= --train-idx-path= --train-desc-path= --train-doc-idx-path="
+        " --train-sample-idx-path= --train-shuffle-idx-path=",
     ),
-    (f"{LATER}: the index is made anew at each start; leave it out", "--data-cache-path="),
     (f"{LATER}: leave it out", "--vocab-extra-ids=0 --mmap-warmup --return-data-index"),
     ("a decoder has one length: use --seq-length", "--encoder-seq-length= --decoder-seq-length="),
     ("out of scope: there is no retriever here", "--retriever-seq-length="),
-    ("out of scope: use blend weights in --data-path once they are built", "--sample-rate=1.0"),
+    ("out of scope: use blend weights in --data-path", "--sample-rate=1.0"),
     ("out of scope: there is no BERT here", "--mask-prob= --short-seq-prob="),
     (f"{LATER}: HFTokenizer is not built", "--trust-remote-code"),
     (
@@ -267,7 +266,6 @@ REFUSED: Final[tuple[tuple[str, str], ...]] = (
     ),
     ("a Megatron-core name: it needs transformer_engine; use --bf16 (--fp8 comes later)", "--fp8-format="),
     ("a Megatron-core name: data is always memory-mapped; leave it out", "--no-mmap-bin-files"),
-    (f"a Megatron-core name, {LATER}: use --data-path", "--mock-data --data-args-path="),
     (
         f"a Megatron-core name, {LATER}: use --timing-log-level",
         "--use-pytorch-profiler --profile-step-start= --profile-step-end=",

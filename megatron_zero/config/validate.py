@@ -14,6 +14,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
+from .data_paths import check_data_paths, named_prefixes
 from .derive import check_rampup
 from .fields import ConfigError, Knob, collect, raise_all
 from .tree import RunConfig, walk_knobs
@@ -109,6 +110,7 @@ IN_FP32: Final = (
     "adam.clip_grad",
     "schedule.min_lr",
 )
+PREFIXES: Final = ("data.data_path", "data.train_data_path", "data.valid_data_path", "data.test_data_path")
 MINUTES_PER_YEAR: Final = 525_600
 FP32_SMALLEST_NORMAL: Final = 2.0**-126
 FP32_LARGEST: Final = (2.0 - 2.0**-23) * 2.0**127
@@ -169,13 +171,15 @@ def all_rules() -> list[Rule]:
         min_lr_is_not_above_lr,
         warmup_is_below_decay,
         save_needs_an_interval,
-        one_data_prefix,
+        the_data_is_named_once,
+        split_cuts_something,
         tokenizer_has_its_files,
         split_leaves_training_data,
         paths_are_not_empty,
         no_path_serves_twice,
         partial(can_be_a_folder, path="checkpoint.save"),
         partial(can_be_a_folder, path="logging.tensorboard_dir"),
+        partial(can_be_a_folder, path="data.data_cache_path"),
         jsonl_can_be_a_file,
     ]
     return rules
@@ -338,13 +342,14 @@ def save_needs_an_interval(subject: Subject) -> None:
         raise subject.reject("checkpoint.save", "needs --save-interval N, the iterations between checkpoints")
 
 
-def one_data_prefix(subject: Subject) -> None:
-    prefixes = subject.config.data.data_path
-    if not prefixes:
-        raise ConfigError("--data-path is required (the prefix of a .bin/.idx pair)")
-    if len(prefixes) > 1:
+def the_data_is_named_once(subject: Subject) -> None:
+    check_data_paths(subject.config.data)
+
+
+def split_cuts_something(subject: Subject) -> None:
+    if subject.config.data.train_data_path and "data.split" in subject.sources:
         raise subject.reject(
-            "data.data_path", "takes exactly one prefix: blends (weight prefix weight prefix ...) are not built yet"
+            "data.split", "has no effect beside --train-data-path, which is not cut: leave one of the two out"
         )
 
 
@@ -367,13 +372,22 @@ def _paths(config: RunConfig) -> list[tuple[str, str, bool]]:
         ("tokenizer.tokenizer_model", config.tokenizer.tokenizer_model, False),
         ("tokenizer.vocab_file", config.tokenizer.vocab_file, False),
         ("tokenizer.merge_file", config.tokenizer.merge_file, False),
+        ("data.data_args_path", config.data.data_args_path, False),
+        ("data.data_cache_path", config.data.data_cache_path, True),
         ("checkpoint.load", config.checkpoint.load, False),
         ("checkpoint.save", config.checkpoint.save, True),
         ("logging.tensorboard_dir", config.logging.tensorboard_dir, True),
         ("logging.log_jsonl", config.logging.log_jsonl, True),
     ]
     given = [(path, value, writes) for path, value, writes in named if value is not None]
-    return given + [("data.data_path", prefix, False) for prefix in config.data.data_path]
+    for path, words in (
+        ("data.data_path", config.data.data_path),
+        ("data.train_data_path", config.data.train_data_path),
+        ("data.valid_data_path", config.data.valid_data_path),
+        ("data.test_data_path", config.data.test_data_path),
+    ):
+        given += [(path, prefix, False) for prefix in named_prefixes(words)]
+    return given
 
 
 def timeout_fits_a_clock(subject: Subject) -> None:
@@ -394,7 +408,7 @@ def no_path_serves_twice(subject: Subject) -> None:
     for path, value, writes in sorted(_paths(subject.config), key=lambda item: item[2]):
         if path == "checkpoint.load":
             continue
-        files = [f"{value}.bin", f"{value}.idx"] if path == "data.data_path" else [value]
+        files = [f"{value}.bin", f"{value}.idx"] if path in PREFIXES else [value]
         for real in map(os.path.realpath, files):
             other = places.setdefault(real, path)
             if writes and other != path and {path, other} != {"checkpoint.save", "logging.tensorboard_dir"}:

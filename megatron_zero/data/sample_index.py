@@ -18,6 +18,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ..ops.dataset_index import build_sample_index, shuffle_
+
 SEPARATE_LAST_EPOCH_BELOW: Final = 0.80
 
 
@@ -47,36 +49,44 @@ def plan_epochs(*, tokens_per_epoch: int, num_samples: int | None, seq_length: i
     return EpochPlan(num_epochs, available, before_last, separate_last=num_samples - before_last < threshold)
 
 
-def build_document_index(documents: NDArray[Any], plan: EpochPlan, random: np.random.RandomState) -> NDArray[np.int32]:
-    """[num_epochs * documents] int32: shuffled sequence ids; the last epoch apart if the plan says so."""
-    parts = [plan.num_epochs - 1, 1] if plan.separate_last else [plan.num_epochs]
-    shuffled = [np.tile(documents.astype(np.int32), epochs) for epochs in parts]
-    for part in shuffled:
-        random.shuffle(part)
-    return np.concatenate(shuffled)
+@dataclass(frozen=True, slots=True)
+class SampleOrder:
+    """The three indices, see the note above.
 
-
-def build_sample_index(
-    sizes: NDArray[np.int32], document_index: NDArray[np.int32], plan: EpochPlan, *, seq_length: int
-) -> NDArray[Any]:
-    """[num_samples + 1, 2]: where each sample begins and, behind the last one, where the next would.
-
-    int32 as long as every value fits, else int64, as in core. Takes 8 bytes per entry of the document index meanwhile.
+    document_index: [num_epochs * documents] int32 (int64 where ids do not fit).
+    sample_index:   [num_samples + 1, 2] int32 (int64 beyond 2^31 positions); the last row is where the next would begin.
+    shuffle_index:  [num_samples] uint32 (int64 beyond).
     """
-    ends = np.cumsum(sizes[document_index], dtype=np.int64)
-    first_tokens = np.arange(plan.num_samples + 1, dtype=np.int64) * seq_length
-    positions = np.searchsorted(ends, first_tokens, side="right")
-    offsets = first_tokens - (ends[positions] - sizes[document_index[positions]])
-    largest = max(len(document_index), int(sizes.max()))
-    dtype = np.int32 if largest <= np.iinfo(np.int32).max else np.int64
-    return np.stack([positions, offsets], axis=1).astype(dtype)
+
+    document_index: NDArray[Any]
+    sample_index: NDArray[Any]
+    shuffle_index: NDArray[Any]
+
+    @staticmethod
+    def of(sizes: NDArray[np.int32], documents: range, plan: EpochPlan, *, seq_length: int, seed: int) -> SampleOrder:
+        """sizes: [sequences] int32, of the whole set.   documents: ids of the split's sequences."""
+        random = np.random.RandomState(seed)
+        document_index = build_document_index(documents, plan, random)
+        sample_index = build_sample_index(sizes, document_index, seq_length=seq_length, num_rows=plan.num_samples + 1)
+        return SampleOrder(document_index, sample_index, build_shuffle_index(plan, random))
+
+
+def build_document_index(documents: range, plan: EpochPlan, random: np.random.RandomState) -> NDArray[Any]:
+    """[num_epochs * documents]: shuffled sequence ids; the last epoch apart if the plan says so."""
+    dtype = np.int32 if documents.stop <= np.iinfo(np.int32).max else np.int64
+    index = np.empty((plan.num_epochs, len(documents)), dtype=dtype)
+    index[:] = np.arange(documents.start, documents.stop, dtype=dtype)
+    together = plan.num_epochs - 1 if plan.separate_last else plan.num_epochs
+    for part in (index[:together], index[together:]):
+        shuffle_(part.reshape(-1), random)  # a view: rows are contiguous; an empty part draws nothing
+    return index.reshape(-1)
 
 
 def build_shuffle_index(plan: EpochPlan, random: np.random.RandomState) -> NDArray[Any]:
-    """[num_samples] uint32 (int64 beyond): a permutation; the samples of a separate last epoch stay last."""
+    """[num_samples]: a permutation; the samples of a separate last epoch stay last."""
     dtype = np.uint32 if plan.num_samples < np.iinfo(np.uint32).max - 1 else np.int64
+    index = np.arange(plan.num_samples, dtype=dtype)
     cut = plan.samples_before_last if plan.separate_last else plan.num_samples
-    shuffled = [np.arange(0, cut, dtype=dtype), np.arange(cut, plan.num_samples, dtype=dtype)]
-    for part in shuffled:
-        random.shuffle(part)  # an empty part draws nothing
-    return np.concatenate(shuffled)
+    for part in (index[:cut], index[cut:]):
+        shuffle_(part, random)
+    return index

@@ -18,13 +18,14 @@ from megatron_zero.config.derive import DerivedSizes
 from megatron_zero.config.fields import ConfigError
 from megatron_zero.config.load import LoadedConfig, format_provenance
 from megatron_zero.config.tree import RunConfig
-from megatron_zero.data.gpt_dataset import GPTDataset, build_train_valid_test, open_data_path, parse_split, split_ranges
+from megatron_zero.data.datasets import Dataset, DataSets, SplitRequest, build_datasets
 from megatron_zero.data.loader import BatchLoader, MicroBatch
 from megatron_zero.data.tokenizer import Tokenizer, build_tokenizer
 from megatron_zero.distributed.collectives import broadcast_object, raise_together
 from megatron_zero.distributed.context import ParallelContext
 from megatron_zero.distributed.launch import LaunchEnvironment
 from megatron_zero.distributed.rng import seed_everything
+from megatron_zero.distributed.turns import run_in_turns
 from megatron_zero.model.gpt import GPTStage, no_weight_decay
 from megatron_zero.model.initialization import ParameterInitializer
 from megatron_zero.offload.optimizer import AdamHyperparameters, OffloadedAdam
@@ -55,9 +56,10 @@ def build_trainer(loaded: LoadedConfig, context: ParallelContext, env: LaunchEnv
     """
     config = loaded.config
     started = time.perf_counter()
-    tokenizer, sizes, datasets = together(context, "reading the data", lambda: _open_inputs(loaded, env))
+    tokenizer, sizes = together(context, "reading the tokenizer", lambda: _tokenizer_and_sizes(loaded, env))
     reporter = Reporter(loaded, sizes, context, started=started)
     reporter.sizes()
+    datasets = read_data(config, tokenizer, sizes, context, env, reporter)
 
     seed_everything(config.train.seed + context.dp.rank, device=context.device)
     stage, engine = build_engine(config, sizes, context)
@@ -80,7 +82,7 @@ def build_trainer(loaded: LoadedConfig, context: ParallelContext, env: LaunchEnv
         override_schedule=config.schedule.override_opt_param_scheduler,
         identity=_identity(config, tokenizer),
         settings=tuple(format_provenance(loaded).splitlines()),
-        watched=_watched(config, sizes, datasets[0]),
+        watched=_watched(config, sizes, datasets.train),
     )
     resume(config, context, checkpoint, state, reporter)
     train, valid, test = (
@@ -95,7 +97,7 @@ def build_trainer(loaded: LoadedConfig, context: ParallelContext, env: LaunchEnv
             num_workers=config.data.num_workers,
             wrap=dataset.name != "train",
         )
-        for dataset in datasets
+        for dataset in datasets.all()
     )
     assert train is not None
     end = RunEnd(
@@ -292,31 +294,45 @@ def host_threads(env: LaunchEnvironment) -> int:
     return max(1, len(os.sched_getaffinity(0)) // env.local_world_size)
 
 
-def _open_inputs(
-    loaded: LoadedConfig, env: LaunchEnvironment
-) -> tuple[Tokenizer, DerivedSizes, tuple[GPTDataset | None, GPTDataset | None, GPTDataset | None]]:
-    config = loaded.config
-    tokenizer = build_tokenizer(config.tokenizer)
-    sizes = DerivedSizes.of(config, world_size=env.world_size, vocab_size=tokenizer.vocab_size)
+def _tokenizer_and_sizes(loaded: LoadedConfig, env: LaunchEnvironment) -> tuple[Tokenizer, DerivedSizes]:
+    tokenizer = build_tokenizer(loaded.config.tokenizer)
+    return tokenizer, DerivedSizes.of(loaded.config, world_size=env.world_size, vocab_size=tokenizer.vocab_size)
+
+
+def read_data(
+    config: RunConfig,
+    tokenizer: Tokenizer,
+    sizes: DerivedSizes,
+    context: ParallelContext,
+    env: LaunchEnvironment,
+    reporter: Reporter,
+) -> DataSets:
+    """The data sets, on every rank. Index files that are missing are made by rank 0, then, where its folder is not the
+    same, by the first rank of each other node; the rest find them."""
     train, valid, test = sizes.run.num_samples
-    if test > 0 and not _has_documents(config, split=2):
-        test = 0  # nothing was promised for a test split: the run ends without that evaluation, and says so
-    datasets = build_train_valid_test(
-        config.data,
-        seq_length=_given(config.model.seq_length),
-        seed=config.train.seed,
-        num_samples=(train, valid, test),
-        vocab_size=tokenizer.vocab_size,
+    notes: list[str] = []
+
+    def build() -> DataSets:
+        return build_datasets(
+            config.data,
+            # Nothing was promised for a test split: without documents the run ends without that evaluation.
+            (SplitRequest(train), SplitRequest(valid), SplitRequest(test, optional=True)),
+            seq_length=_given(config.model.seq_length),
+            seed=config.train.seed,
+            vocab_size=tokenizer.vocab_size,
+            eod=tokenizer.eod,
+            tell=notes.append,
+        )
+
+    turn = 0 if context.world.is_first else 1 if env.local_rank == 0 else 2
+    datasets = run_in_turns(
+        build, turn=turn, num_turns=3, axis=context.world, device=context.device, what="reading the data"
     )
-    return tokenizer, sizes, datasets
+    reporter.data(datasets, notes)
+    return datasets
 
 
-def _has_documents(config: RunConfig, *, split: int) -> bool:
-    first, last = split_ranges(parse_split(config.data.split), len(open_data_path(config.data.data_path)))[split]
-    return first < last
-
-
-def _watched(config: RunConfig, sizes: DerivedSizes, train: GPTDataset | None) -> dict[str, object]:
+def _watched(config: RunConfig, sizes: DerivedSizes, train: Dataset | None) -> dict[str, object]:
     """What may differ between a checkpoint and the run that loads it, but not in silence; by flag."""
     assert train is not None
     return {

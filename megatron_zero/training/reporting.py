@@ -13,6 +13,7 @@ import torch
 from megatron_zero.checkpoint.save import SaveReport
 from megatron_zero.config.derive import DerivedSizes
 from megatron_zero.config.load import LoadedConfig, format_arguments, format_provenance
+from megatron_zero.data.datasets import DataSets
 from megatron_zero.distributed.collectives import all_gather_object
 from megatron_zero.distributed.context import ParallelContext
 from megatron_zero.observability.event_files import ResumePoint
@@ -88,6 +89,16 @@ class Reporter:
         train, valid, test = sizes.run.num_samples
         say(" > datasets target sizes (minimum size):")
         say(f"    train:      {train}\n    validation: {valid}\n    test:       {test}")
+
+    def data(self, datasets: DataSets, notes: Sequence[str]) -> None:
+        """What each split reads, and what any rank noted while it made the data sets. Every rank calls it."""
+        gathered = all_gather_object(tuple(notes), axis=self._context.world)
+        for note in dict.fromkeys(note for notes_of_rank in gathered for note in notes_of_rank):
+            self.logger.warning(note)
+        for note in datasets.notes:
+            self.logger.warning(note)
+        for line in datasets.describe():
+            self.logger.plain(f"    {line}")
 
     def placement(self, engine: ZeroEngine, optimizer: OffloadedAdam) -> None:
         """Parameters of this rank, sub-groups and bytes by tier, ratio asked and got, and the memory lines."""

@@ -5,15 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from megatron_zero.config.data import DataConfig
 from megatron_zero.config.fields import ConfigError
-from megatron_zero.data.gpt_dataset import (
-    GPTDataset,
-    build_train_valid_test,
-    open_data_path,
-    parse_split,
-    split_ranges,
-)
+from megatron_zero.data.gpt_dataset import Documents, GPTDataset
 from megatron_zero.data.index_format import HEADER
 from megatron_zero.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
 
@@ -35,44 +28,12 @@ def counted(sizes):
 
 def dataset_of(prefix, documents, **changes):
     arguments = {"num_samples": None, "seq_length": 8, "seed": SEED, "name": "train"} | changes
-    return GPTDataset(IndexedDataset(write(prefix, documents)), range(len(documents)), **arguments)
+    return GPTDataset(documents_of(write(prefix, documents)), **arguments)
 
 
-# ---- splits
-
-
-@pytest.mark.parametrize(
-    "text,weights",
-    [
-        ("969, 30, 1", (969.0, 30.0, 1.0)),
-        ("969,30,1", (969.0, 30.0, 1.0)),
-        ("98/2/0", (98.0, 2.0, 0.0)),
-        (" 0.9 0.1 ", (0.9, 0.1, 0.0)),
-        ("1", (1.0, 0.0, 0.0)),
-    ],
-)
-def test_split_text_is_read(text, weights):
-    assert parse_split(text) == weights
-
-
-@pytest.mark.parametrize("text", ["", "a,b,c", "1,2,3,4", "-1,1,1", "0,0,0", "inf,1,1", "nan,1,1"])
-def test_bad_split_is_named(text):
-    with pytest.raises(ConfigError, match="--split " + repr(text)):
-        parse_split(text)
-
-
-def test_ranges_equal_those_of_megatron_core(shared_dir):
-    cases = json.loads((shared_dir / "data/goldens/dataset/split_ranges.json").read_text())
-    for case in cases:
-        ours = split_ranges(parse_split(case["split"]), case["n"])
-        for (first, last), theirs in zip(ours, case["core"], strict=True):
-            assert first == last if theirs is None else [first, last] == theirs, case
-
-
-@pytest.mark.parametrize("num_documents", range(30))
-def test_ranges_cover_every_document_once(num_documents):
-    ranges = split_ranges((7.0, 2.0, 1.0), num_documents)
-    assert [i for first, last in ranges for i in range(first, last)] == list(range(num_documents))
+def documents_of(prefix, first=0, last=None):
+    source = IndexedDataset(prefix)
+    return Documents(source, range(first, len(source) if last is None else last), fingerprint=source.fingerprint())
 
 
 # ---- samples
@@ -81,8 +42,8 @@ def test_ranges_cover_every_document_once(num_documents):
 def test_samples_are_cut_from_the_shuffled_documents_end_to_end(tmp_path):
     documents = [[100 * i + j for j in range(1 + 3 * (i % 4))] for i in range(20)]
     dataset = dataset_of(tmp_path / "a", documents)
-    stream = [token for i in dataset.document_index.tolist() for token in documents[i]]
-    for index, row in enumerate(dataset.shuffle_index.tolist()):
+    stream = [token for i in dataset.order.document_index.tolist() for token in documents[i]]
+    for index, row in enumerate(dataset.order.shuffle_index.tolist()):
         assert dataset[index].tolist() == stream[8 * row : 8 * row + 9]
         assert dataset[index].dtype == np.int64
 
@@ -135,8 +96,7 @@ def test_samples_equal_those_of_megatron_core(shared_dir, tmp_path, name):
         if f"{split}_first_samples" not in goldens:
             continue
         dataset = GPTDataset(
-            IndexedDataset(prefix),
-            range(first, last),
+            documents_of(prefix, first, last),
             num_samples=wanted,
             seq_length=params["seq_length"],
             seed=params["seed"],
@@ -167,45 +127,4 @@ def test_elements_that_are_no_whole_numbers_are_refused(tmp_path):
     tables = np.array([20], "<i4").tobytes() + np.array([0, 0, 1], "<i8").tobytes()
     (tmp_path / "a.idx").write_bytes(HEADER.pack(b"MMIDIDX\0\0", 1, 7, 1, 2) + tables)
     with pytest.raises(ConfigError, match="float32 are not token ids"):
-        GPTDataset(IndexedDataset(tmp_path / "a"), range(1), num_samples=1, seq_length=4, seed=1, name="train")
-
-
-# ---- the data sets of a run
-
-
-def build(prefix, *, split="8,1,1", num_samples=(10, 2, 2), vocab_size=50_000):
-    config = DataConfig(data_path=(str(prefix),), split=split)
-    return build_train_valid_test(config, seq_length=8, seed=SEED, num_samples=num_samples, vocab_size=vocab_size)
-
-
-def test_splits_read_their_own_documents(tmp_path):
-    documents = [[i] * 10 for i in range(20)]
-    datasets = build(write(tmp_path / "a", documents), num_samples=(40, 5, 5))
-    for dataset, owned in zip(datasets, (range(16), range(16, 18), range(18, 20)), strict=True):
-        assert {token for i in range(len(dataset)) for token in dataset[i].tolist()} <= set(owned)
-
-
-def test_split_of_which_nothing_is_asked_is_none(tmp_path):
-    train, valid, test = build(write(tmp_path / "a", counted([50] * 10)), split="98,2,0", num_samples=(5, 0, 0))
-    assert len(train) >= 5
-    assert valid is None
-    assert test is None
-
-
-def test_empty_split_that_is_asked_for_is_named_with_numbers(tmp_path):
-    prefix = write(tmp_path / "a", [*counted([50] * 10), [], []])
-    with pytest.raises(ConfigError, match=r"'98,2,0' leaves valid none of the 10 documents .* but 7 valid samples"):
-        build(prefix, split="98,2,0", num_samples=(5, 7, 0))
-
-
-@pytest.mark.parametrize(
-    "data_path,message",
-    [
-        ((), "--data-path is not given"),
-        (("0.5", "a", "0.5", "b"), "blends are not built yet"),
-        (("nowhere/a",), r"--data-path nowhere/a: there is no file nowhere/a\.idx"),
-    ],
-)
-def test_bad_data_path_is_named(data_path, message):
-    with pytest.raises(ConfigError, match=message):
-        open_data_path(data_path)
+        documents_of(tmp_path / "a")

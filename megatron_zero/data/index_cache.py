@@ -1,0 +1,139 @@
+"""Index arrays kept in a folder, so that they are built once and shared by the ranks of a node through its page cache.
+
+An entry is a description (JSON: everything that decides the arrays, and what the files must look like) and one .npy
+file per array, named by a digest of the description. Files appear complete or not at all, the description last. Two
+jobs that build one entry at the same time write equal files, and either may replace the other's: there is no lock to be
+left behind. Knows nothing of what the arrays mean.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from ..config.fields import ConfigError
+from .staged_file import StagedFile
+
+Arrays = Mapping[str, NDArray[Any]]
+
+DIGEST_LETTERS: Final = 32
+WRITE_BYTES: Final = 1 << 26
+
+
+class CacheEntryError(ValueError):
+    """Files that are not what their description says."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexCache:
+    """folder: made when it is first written to; None keeps nothing.
+
+    required: a folder that cannot be written is an error, not just told.
+    tell: takes the lines that a user should see.
+    """
+
+    folder: Path | None
+    required: bool = False
+    tell: Callable[[str], None] = lambda line: None
+
+    def get(self, what: str, recipe: Mapping[str, object], build: Callable[[], Arrays]) -> Arrays:
+        """The arrays of `recipe`, from the folder, or built and then kept there. Those from files are read-only.
+
+        what: a word for file names and messages.   recipe: JSON values that decide every number in the arrays.
+        Errors: what build raises; ConfigError where the folder is required and cannot be written.
+        """
+        if self.folder is None:
+            return build()
+        entry = _Entry(self.folder, what, recipe)
+        try:
+            return entry.load()
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except (OSError, CacheEntryError) as error:
+            self.tell(f"{what} index: {error}; building it again")
+        arrays = build()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            entry.store(arrays)
+            return entry.load()
+        except (OSError, CacheEntryError) as error:
+            if self.required:
+                raise ConfigError(
+                    f"--data-cache-path {self.folder}: the {what} index cannot be kept there: {error}; name a folder "
+                    "with room that every rank can write"
+                ) from error
+            self.tell(
+                f"{what} index: kept in the memory of each rank, because {self.folder} cannot be written ({error}); "
+                "name a folder with --data-cache-path to share it"
+            )
+            return arrays
+
+
+class _Entry:
+    """The files of one recipe."""
+
+    def __init__(self, folder: Path, what: str, recipe: Mapping[str, object]) -> None:
+        text = json.dumps(recipe, sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LETTERS]
+        self._recipe = json.loads(text)
+        self._stem = folder / f"{what}-{digest}"
+        self._description = Path(f"{self._stem}.json")
+
+    def load(self) -> Arrays:
+        """Errors: FileNotFoundError without a description; CacheEntryError, OSError."""
+        try:
+            description = json.loads(self._description.read_bytes())
+            stored, shapes = description["recipe"], description["arrays"]
+            wanted = {name: (str(text), tuple(shape)) for name, (text, shape) in shapes.items()}
+        except (ValueError, KeyError, TypeError) as error:
+            raise CacheEntryError(f"{self._description} is no description of an index: {error!r}") from error
+        if stored != self._recipe:
+            raise CacheEntryError(f"{self._description} describes another index")
+        return {name: self._load_array(name, text, shape) for name, (text, shape) in wanted.items()}
+
+    def store(self, arrays: Arrays) -> None:
+        with ExitStack() as opened:
+            staged = [opened.enter_context(StagedFile(self._array_path(name))) for name in arrays]
+            for file, array in zip(staged, arrays.values(), strict=True):
+                _write_npy(file, array)
+                file.seal()
+            description = opened.enter_context(StagedFile(self._description))
+            shapes = {name: (array.dtype.str, array.shape) for name, array in arrays.items()}
+            description.write(json.dumps({"recipe": self._recipe, "arrays": shapes}, indent=2).encode())
+            description.seal()
+            for file in staged:
+                file.publish()
+            description.publish()
+
+    def _array_path(self, name: str) -> Path:
+        return Path(f"{self._stem}-{name}.npy")
+
+    def _load_array(self, name: str, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        path = self._array_path(name)
+        try:
+            # An empty array has no bytes to map.
+            array = np.load(path, mmap_mode=None if 0 in shape else "r", allow_pickle=False)
+        except (ValueError, EOFError, FileNotFoundError) as error:
+            raise CacheEntryError(f"{path} is damaged: {error}") from error
+        if array.dtype.str != dtype or array.shape != shape:
+            raise CacheEntryError(f"{path} holds {array.dtype} {array.shape}, not {dtype} {shape}")
+        return np.asarray(array)
+
+
+def _write_npy(file: StagedFile, array: NDArray[Any]) -> None:
+    header = io.BytesIO()
+    npy.write_array_header_1_0(header, npy.header_data_from_array_1_0(array))
+    file.write(header.getvalue())
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    for start in range(0, len(data), WRITE_BYTES):
+        file.write(data[start : start + WRITE_BYTES].data)
