@@ -1,0 +1,89 @@
+"""Samples of splits and blends are those of Megatron-core's own builder, in its order (test-only package megatron-core)."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from megatron_zero.config.data import DataConfig
+from megatron_zero.data.datasets import SplitRequest, build_datasets
+from megatron_zero.data.indexed_dataset import IndexedDatasetWriter
+
+PEER = Path(__file__).parents[2] / "helpers" / "megatron_core_datasets.py"
+CASES = {
+    "plain": {"words": ["a"], "split": "8,1,1", "sizes": [100, 9, 3], "seq_length": 8, "seed": 5},
+    "many_epochs": {"words": ["c"], "split": "1,0,0", "sizes": [900, 0, 0], "seq_length": 16, "seed": 6},
+    "two": {"words": ["0.3", "a", "0.7", "b"], "split": "8,1,1", "sizes": [1000, 9, 3], "seq_length": 8, "seed": 5},
+    "three": {
+        "words": ["5", "a", "3", "b", "0.25", "c"],
+        "split": "1,0,0",
+        "sizes": [777, 0, 0],
+        "seq_length": 5,
+        "seed": 7,
+    },
+    "one_weighted": {"words": ["1", "a"], "split": "9,1,0", "sizes": [300, 20, 0], "seq_length": 8, "seed": 1},
+    "no_weights": {"words": ["a", "b", "c"], "split": "1,0,0", "sizes": [200, 0, 0], "seq_length": 8, "seed": 1},
+    "per_split": {
+        "per_split": [["1", "a", "2", "b"], ["c"], None],
+        "sizes": [150, 11, 0],
+        "seq_length": 8,
+        "seed": 9,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    random = np.random.RandomState(0)
+    for name, documents in (("a", 40), ("b", 90), ("c", 17)):
+        with IndexedDatasetWriter(folder / name, vocab_size=50_000) as writer:
+            for _ in range(documents):
+                writer.add_document([random.randint(0, 49_999, size=random.randint(1, 60))])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def theirs(folder):
+    if importlib.util.find_spec("megatron") is None or importlib.util.find_spec("megatron.core") is None:
+        pytest.skip("the package megatron-core is not installed (pip install -e .[test] brings it)")
+    (folder / "cases.json").write_text(json.dumps(CASES))
+    subprocess.run(
+        [sys.executable, "-W", "ignore", str(PEER), "cases.json", "theirs.npz"],
+        cwd=folder,
+        check=True,
+        timeout=100,
+    )
+    return np.load(folder / "theirs.npz")
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_samples_equal_those_of_megatron_core(folder, theirs, name, monkeypatch):
+    monkeypatch.chdir(folder)
+    case = CASES[name]
+    per_split = [tuple(words or ()) for words in case.get("per_split", [(), (), ()])]
+    config = DataConfig(
+        data_path=tuple(case.get("words", ())),
+        train_data_path=per_split[0],
+        valid_data_path=per_split[1],
+        test_data_path=per_split[2],
+        split=case.get("split", "1"),
+        data_cache_path=f"cache_{name}",
+    )
+    requests = tuple(SplitRequest(size) for size in case["sizes"])
+    datasets = build_datasets(
+        config, requests, seq_length=case["seq_length"], seed=case["seed"], vocab_size=50_000, eod=49_999
+    )
+    compared = 0
+    for split, dataset in zip(("train", "valid", "test"), datasets.all(), strict=True):
+        if dataset is None:
+            continue
+        wanted = theirs[f"{name}_{split}"]
+        assert len(dataset) == len(wanted)
+        np.testing.assert_array_equal(np.stack([dataset[i] for i in range(len(dataset))]), wanted)
+        compared += 1
+    assert compared == sum(size > 0 for size in case["sizes"])
