@@ -347,7 +347,7 @@ def the_data_is_named_once(subject: Subject) -> None:
 
 
 def split_cuts_something(subject: Subject) -> None:
-    if subject.config.data.train_data_path and "data.split" in subject.sources:
+    if subject.config.data.train_data_path and subject.sources.get("data.split", "default") != "default":
         raise subject.reject(
             "data.split", "has no effect beside --train-data-path, which is not cut: leave one of the two out"
         )

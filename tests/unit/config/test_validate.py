@@ -176,3 +176,15 @@ def test_settings_that_do_nothing_are_warned_of() -> None:
 )
 def test_legal_combinations_pass(extra: str) -> None:
     load_run_config(minimal_argv(extra))
+
+
+def test_split_beside_paths_that_are_not_cut_is_named() -> None:
+    argv = [*without("--data-path"), "--train-data-path", "a"]
+    load_run_config(argv)
+    with pytest.raises(ConfigError, match="--split 9,1,0: has no effect beside --train-data-path"):
+        load_run_config([*argv, "--split", "9,1,0"])
+
+
+def test_cache_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "--data-cache-path" in message(f"--data-cache-path {tmp_path / 'file' / 'cache'}")
