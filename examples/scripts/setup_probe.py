@@ -30,8 +30,9 @@ from pathlib import Path
 TESTED_TORCH = ("2.11", "2.13")
 TESTED_PYTHON = ("3.11", "3.12")
 EXTENSIONS = ("_C_adam", "_C_dataset")
-# Missing in an environment that is only used, not made, they cost a part of tests/run.sh, which says so.
-OPTIONAL = ("ruff", "mypy")
+# Missing in an environment that is only used, not made, they cost a part of tests/run.sh, or speed, or one kind of
+# input; who meets that is told.
+OPTIONAL = ("ruff", "mypy", "megatron-core", "tokenizers", "transformers", "tiktoken", "zstandard")
 
 
 @dataclass(frozen=True)

@@ -46,13 +46,26 @@ class TokenizerConfig:
         "GPT2BPETokenizer",
         flag="--tokenizer-type",
         kind="str",
-        choices=("GPT2BPETokenizer", "GPTSentencePieceTokenizer", "SentencePieceTokenizer", "NullTokenizer"),
+        choices=(
+            "GPT2BPETokenizer",
+            "GPTSentencePieceTokenizer",
+            "SentencePieceTokenizer",
+            "Llama2Tokenizer",
+            "HFTokenizer",
+            "HuggingFaceTokenizer",
+            "NullTokenizer",
+        ),
         help="tokenizer whose vocabulary and end-of-document id are used",
     )
-    tokenizer_model: str | None = knob(None, flag="--tokenizer-model", kind="str", help="SentencePiece model file")
+    tokenizer_model: str | None = knob(
+        None, flag="--tokenizer-model", kind="str", help="SentencePiece model file, or a local folder of HFTokenizer"
+    )
     vocab_file: str | None = knob(None, flag="--vocab-file", kind="str", help="GPT-2 vocab.json")
     merge_file: str | None = knob(None, flag="--merge-file", kind="str", help="GPT-2 merges.txt")
     vocab_size: int | None = knob(None, flag="--vocab-size", kind="int", help="vocabulary of NullTokenizer")
+    trust_remote_code: bool = knob(
+        False, flag="--trust-remote-code", kind="bool", switch=True, help="let HFTokenizer run code of its folder"
+    )
 
 
 @dataclass(frozen=True, slots=True)

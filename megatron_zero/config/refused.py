@@ -178,7 +178,6 @@ REFUSED: Final[tuple[tuple[str, str], ...]] = (
     ("out of scope: there is no retriever here", "--retriever-seq-length="),
     ("out of scope: use blend weights in --data-path", "--sample-rate=1.0"),
     ("out of scope: there is no BERT here", "--mask-prob= --short-seq-prob="),
-    (f"{LATER}: HFTokenizer is not built", "--trust-remote-code"),
     (
         f"{LATER}: documents are packed end to end, each token counts; leave it out",
         "--reset-position-ids --reset-attention-mask --eod-mask-loss",
@@ -359,10 +358,7 @@ NO_EFFECT: Final[tuple[tuple[str, str], ...]] = (
 REFUSED_VALUES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
         "tokenizer.tokenizer_type": {
-            "HFTokenizer": f"{LATER}: use GPT2BPETokenizer or SentencePieceTokenizer with local files",
-            "HuggingFaceTokenizer": f"{LATER}: use GPT2BPETokenizer or SentencePieceTokenizer with local files",
-            "Llama2Tokenizer": f"{LATER}: use SentencePieceTokenizer with the model file",
-            "TikTokenizer": f"{LATER}: use GPT2BPETokenizer or SentencePieceTokenizer with local files",
+            "TikTokenizer": f"{LATER}: use GPT2BPETokenizer, SentencePieceTokenizer or HFTokenizer with local files",
             "BertWordPieceLowerCase": "out of scope: there is no BERT here",
             "BertWordPieceCase": "out of scope: there is no BERT here",
         },

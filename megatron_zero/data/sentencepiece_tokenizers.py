@@ -1,4 +1,4 @@
-"""Megatron's two wrappers of a SentencePiece model."""
+"""Megatron's three wrappers of a SentencePiece model."""
 
 from __future__ import annotations
 
@@ -30,6 +30,30 @@ class GPTSentencePieceTokenizer:
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self._model.encode(text)
         return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        text: str = self._model.decode(list(ids))
+        return text
+
+
+class Llama2Tokenizer:
+    """The model as Llama uses it: the beginning-of-sentence piece before each text, also an empty one; the
+    end-of-sentence piece ends a document. As Megatron-core's class of this name."""
+
+    def __init__(self, model: Path) -> None:
+        self._model = _load(model)
+        self.vocab_size: int = self._model.get_piece_size()
+        self._bos: int = self._model.bos_id()
+        self.eod: int = self._model.eos_id()
+        for name, token in (("beginning", self._bos), ("end", self.eod)):
+            if token < 0:
+                raise ConfigError(
+                    f"--tokenizer-model {model} has no {name}-of-sentence piece, which Llama2Tokenizer needs: use "
+                    "--tokenizer-type SentencePieceTokenizer, which adds the pieces that a model lacks"
+                )
+
+    def encode(self, text: str) -> list[int]:
+        return [self._bos, *self._model.encode(text)]
 
     def decode(self, ids: Sequence[int]) -> str:
         text: str = self._model.decode(list(ids))

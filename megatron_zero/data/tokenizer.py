@@ -12,7 +12,8 @@ from typing import Protocol
 from ..config.data import TokenizerConfig
 from ..config.fields import ConfigError
 from .gpt2_bpe import GPT2BPETokenizer
-from .sentencepiece_tokenizers import GPTSentencePieceTokenizer, SentencePieceTokenizer
+from .hf_tokenizer import HFTokenizer
+from .sentencepiece_tokenizers import GPTSentencePieceTokenizer, Llama2Tokenizer, SentencePieceTokenizer
 
 
 class Tokenizer(Protocol):
@@ -38,10 +39,13 @@ class NullTokenizer:
         self.eod = vocab_size
 
     def encode(self, text: str) -> list[int]:
-        ids = [int(word) for word in text.split()]
-        for token in ids:
-            if not 0 <= token < self.vocab_size:
-                raise ValueError(f"token id {token} is not 0 to {self.eod}, the ids of --vocab-size {self.eod}")
+        ids = []
+        for word in text.split():
+            if not word.isascii() or not word.removeprefix("-").isdecimal():
+                raise ValueError(f"{word!r} is no token id; NullTokenizer reads whole numbers separated by white space")
+            if not 0 <= int(word) < self.vocab_size:
+                raise ValueError(f"token id {word} is not 0 to {self.eod}, the ids of --vocab-size {self.eod}")
+            ids.append(int(word))
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -67,17 +71,29 @@ def build_tokenizer(config: TokenizerConfig, *, special_tokens: bool = True) -> 
             _file("--merge-file", config.merge_file, kind),
             special_tokens=special_tokens,
         )
+    if kind in ("HFTokenizer", "HuggingFaceTokenizer"):  # Megatron-DeepSpeed's name and Megatron-core's
+        folder = Path(_given("--tokenizer-model", config.tokenizer_model, kind))
+        return HFTokenizer(folder, trust_remote_code=config.trust_remote_code, special_tokens=special_tokens)
     model = _file("--tokenizer-model", config.tokenizer_model, kind)
     if kind == "GPTSentencePieceTokenizer":
         return GPTSentencePieceTokenizer(model)
+    if kind == "Llama2Tokenizer":
+        return Llama2Tokenizer(model)
     if kind == "SentencePieceTokenizer":
         return SentencePieceTokenizer(model, special_tokens=special_tokens)
     raise ConfigError(f"--tokenizer-type {kind} is not known")
 
 
-def _file(flag: str, path: str | None, kind: str) -> Path:
-    if path is None:
-        raise ConfigError(f"{flag} is not given; --tokenizer-type {kind} needs it")
-    if not Path(path).is_file():
+def _file(flag: str, value: str | None, kind: str) -> Path:
+    path = Path(_given(flag, value, kind))
+    if path.is_dir():
+        raise ConfigError(f"{flag} {path} is a folder; name the file")
+    if not path.is_file():
         raise ConfigError(f"{flag} {path}: there is no such file")
-    return Path(path)
+    return path
+
+
+def _given(flag: str, value: str | None, kind: str) -> str:
+    if value is None:
+        raise ConfigError(f"{flag} is not given; --tokenizer-type {kind} needs it")
+    return value

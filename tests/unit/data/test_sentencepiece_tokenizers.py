@@ -1,4 +1,4 @@
-"""Megatron's two wrappers of a SentencePiece model, against the ids that Megatron-DeepSpeed's own gave."""
+"""Megatron's three wrappers of a SentencePiece model, against the ids that Megatron-DeepSpeed's own gave."""
 
 import io
 import json
@@ -7,7 +7,11 @@ import pytest
 import sentencepiece
 
 from megatron_zero.config.fields import ConfigError
-from megatron_zero.data.sentencepiece_tokenizers import GPTSentencePieceTokenizer, SentencePieceTokenizer
+from megatron_zero.data.sentencepiece_tokenizers import (
+    GPTSentencePieceTokenizer,
+    Llama2Tokenizer,
+    SentencePieceTokenizer,
+)
 
 
 @pytest.fixture(scope="module")
@@ -84,3 +88,20 @@ def test_file_that_is_no_model_is_named(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"--tokenizer-model .*bad\.model is not a SentencePiece model"):
         GPTSentencePieceTokenizer(path)
+
+
+def test_llama_begins_each_text(shared_dir):
+    """As Megatron-core's Llama2Tokenizer: bos in front, also of an empty text, and eos as the end of a document."""
+    path = shared_dir / "data/sentencepiece/bpe_2k_bytefallback.model"
+    tokenizer, model = Llama2Tokenizer(path), sentencepiece.SentencePieceProcessor(model_file=str(path))
+    assert (tokenizer.vocab_size, tokenizer.eod) == (model.get_piece_size(), model.eos_id())
+    for example in json.loads((shared_dir / "data/goldens/tokenizer/sp_bpe_2k_bytefallback.json").read_text())["cases"]:
+        assert tokenizer.encode(example["text"]) == [model.bos_id(), *example["ids"]]
+        assert tokenizer.decode(tokenizer.encode(example["text"])) == example["decoded"]
+    assert tokenizer.encode("") == [model.bos_id()]
+
+
+@pytest.mark.parametrize("lacking,name", [({"bos_id": -1}, "beginning"), ({"eos_id": -1}, "end")])
+def test_model_without_the_pieces_of_llama_is_named(model_of, lacking, name):
+    with pytest.raises(ConfigError, match=f"--tokenizer-model .* has no {name}-of-sentence piece"):
+        Llama2Tokenizer(model_of(**lacking))

@@ -16,7 +16,17 @@ def test_null_tokenizer_has_one_id_more_than_vocab_size():
     assert tokenizer.encode("") == []
 
 
-@pytest.mark.parametrize("text,message", [("51", "token id 51"), ("-1", "token id -1"), ("a", "'a'"), ("1.5", "'1.5'")])
+@pytest.mark.parametrize(
+    "text,message",
+    [
+        ("51", "token id 51 is not 0 to 50"),
+        ("-1", "token id -1 is not 0 to 50"),
+        ("1 a", "'a' is no token id; .*whole numbers"),
+        ("1.5", r"'1\.5' is no token id"),
+        ("\u0663", "is no token id"),
+        ("1_0", "is no token id"),
+    ],
+)
 def test_null_tokenizer_refuses_what_is_no_id(text, message):
     with pytest.raises(ValueError, match=message):
         NullTokenizer(50).encode(text)
@@ -43,7 +53,10 @@ def test_gpt2_is_built_from_its_two_files(tmp_path):
             TokenizerConfig("SentencePieceTokenizer", tokenizer_model="nowhere"),
             "--tokenizer-model nowhere: there is no",
         ),
-        (TokenizerConfig("HFTokenizer", tokenizer_model=__file__), "--tokenizer-type HFTokenizer is not known"),
+        (TokenizerConfig("HFTokenizer"), "--tokenizer-model is not given; --tokenizer-type HFTokenizer needs it"),
+        (TokenizerConfig("HFTokenizer", tokenizer_model="gpt2"), "--tokenizer-model gpt2: .* names of hubs are not"),
+        (TokenizerConfig("Llama2Tokenizer", tokenizer_model="."), r"--tokenizer-model \. is a folder; name the file"),
+        (TokenizerConfig("TikTokenizer", tokenizer_model=__file__), "--tokenizer-type TikTokenizer is not known"),
     ],
 )
 def test_missing_setting_is_named_by_flag(config, message):

@@ -1,7 +1,7 @@
 """Seconds and memory to build the indices of a data set: ours, Megatron-core's helpers, numpy, and the floor.
 
-    python benchmarks/sample_index.py                                  # 10^8 documents, 10^11 tokens: about 9 GB
-    python benchmarks/sample_index.py --documents 1000000 --repeats 9
+    python benchmarks/index_builders.py                                  # 10^8 documents, 10^11 tokens: about 9 GB
+    python benchmarks/index_builders.py --documents 1000000 --repeats 9
 
 Document lengths are exponential with the given mean. The floor is a compiled loop that gathers every length through the
 shuffled order and writes the output (sample_index_floor.cpp). Repeats of all rows are interleaved in one process, one
