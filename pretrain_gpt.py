@@ -16,6 +16,7 @@ from megatron_zero.config.fields import ConfigError
 from megatron_zero.config.load import LoadedConfig, load_run_config
 from megatron_zero.distributed.context import ParallelContext
 from megatron_zero.distributed.launch import (
+    LaunchEnvironment,
     choose_device,
     end_group_threads,
     process_group,
@@ -26,10 +27,9 @@ from megatron_zero.training.determinism import determinism
 from megatron_zero.training.trainer import TrainingFailed
 
 
-def run(loaded: LoadedConfig) -> None:
+def run(loaded: LoadedConfig, env: LaunchEnvironment) -> None:
     """Meet the other ranks, build, train, part."""
     parallel = loaded.config.parallel
-    env = read_launch_environment(local_rank=parallel.local_rank)
     device, backend = choose_device(env, parallel.distributed_backend)
     timeout = timedelta(minutes=parallel.distributed_timeout_minutes)
     with (
@@ -44,11 +44,14 @@ def run(loaded: LoadedConfig) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    code = 0
+    code, where = 0, ""
     try:
-        run(load_run_config(argv))
+        loaded = load_run_config(argv)
+        env = read_launch_environment(local_rank=loaded.config.parallel.local_rank)
+        where = f" (rank {env.rank} of {env.world_size})" if env.world_size > 1 else ""
+        run(loaded, env)
     except (ConfigError, TrainingFailed, OSError) as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        print(f"error{where}: {error}", file=sys.stderr, flush=True)
         code = 1
     end_group_threads()
     return code

@@ -38,6 +38,25 @@ class DataConfig:
     num_workers: int = knob(
         2, flag="--num-workers", kind="int", help="0: batches are read in the step; > 0: read ahead by a thread"
     )
+    dataloader_type: str = knob(
+        "single",
+        flag="--dataloader-type",
+        kind="str",
+        choices=("single", "cyclic"),
+        help="single: samples in the order of the data set; cyclic: each epoch of it shuffled anew",
+    )
+    repeated_dataloader: bool = knob(
+        False, flag="--repeated-dataloader", kind="bool", switch=True, help="begin again when all samples were read"
+    )
+    reset_position_ids: bool = knob(
+        False, flag="--reset-position-ids", kind="bool", switch=True, help="positions count from 0 in each document"
+    )
+    reset_attention_mask: bool = knob(
+        False, flag="--reset-attention-mask", kind="bool", switch=True, help="no attention between documents"
+    )
+    eod_mask_loss: bool = knob(
+        False, flag="--eod-mask-loss", kind="bool", switch=True, help="no loss on what follows an end of document"
+    )
 
 
 @dataclass(frozen=True, slots=True)

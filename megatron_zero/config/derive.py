@@ -275,6 +275,11 @@ class DerivedSizes:
 
 def _length_warnings(config: RunConfig, run: RunLength) -> Iterator[str]:
     """What a user would not expect of this run's length."""
+    samples = config.train.train_samples
+    if samples is not None and config.train.train_tokens is None and run.samples < samples:
+        yield (
+            f"the last {samples - run.samples} of --train-samples {samples} fill no global batch and are not trained on"
+        )
     wanted, warmup, lr = config.train.train_tokens, run.lr_warmup_tokens, config.adam.lr
     if wanted is not None and run.tokens < wanted:
         yield (

@@ -112,7 +112,6 @@ REFUSED: Final[tuple[tuple[str, str], ...]] = (
         "--exit-signal-handler --exit-signal= --kill-switch-file=",
     ),
     ("out of scope: use --exit-duration-in-mins", "--adlr-autoresume --adlr-autoresume-interval="),
-    (f"{LATER}: data is read in one pass", "--dataloader-type=single --repeated-dataloader"),
     ("out of scope: it is for inference", "--ds-inference"),
     ("out of scope: its numbers differ from the plain MoE layer", "--use-tutel"),
     (f"{LATER}: this trains only", "--inference --skip-train"),
@@ -178,10 +177,6 @@ REFUSED: Final[tuple[tuple[str, str], ...]] = (
     ("out of scope: there is no retriever here", "--retriever-seq-length="),
     ("out of scope: use blend weights in --data-path", "--sample-rate=1.0"),
     ("out of scope: there is no BERT here", "--mask-prob= --short-seq-prob="),
-    (
-        f"{LATER}: documents are packed end to end, each token counts; leave it out",
-        "--reset-position-ids --reset-attention-mask --eod-mask-loss",
-    ),
     # ZeRO and memory
     (
         f"{JSON_ONLY}, {LATER} there either: leave it out",
@@ -366,6 +361,7 @@ REFUSED_VALUES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "inverse-square-root": f"{LATER}: use constant, linear or cosine",
             "WSD": f"{LATER}: use constant, linear or cosine",
         },
+        "data.dataloader_type": {"external": "out of scope: the program reads --data-path itself"},
         "data.data_impl": {
             "lazy": "retired: run tools/preprocess_data.py again, then use mmap",
             "cached": "retired: run tools/preprocess_data.py again, then use mmap",

@@ -2,7 +2,7 @@
 
 A rank's micro-batches form one endless row (sampler.py), however many of them a step takes, so reading ahead needs no
 knowledge of batch sizes to come. Threads, not processes: the work is copying from a mapping, and nothing is forked
-after CUDA is up. Knows nothing of what a sample is made of.
+after CUDA is up. Pinned memory is torch's cached kind: a block is used again once the copy from it has run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..config.fields import ConfigError
+from .document_masks import DocumentMasks, DocumentRules, document_masks
+from .sample_walk import SampleWalk, in_order
 from .sampler import micro_batch_indices
 
 READ_AHEAD_PER_WORKER = 2  # micro-batches; torch's DataLoader has the same
@@ -42,20 +44,29 @@ class MicroBatch:
     """What one forward takes, on the device.
 
     tokens, labels: [micro_batch, seq] int64, labels[:, i] follows tokens[:, i].   loss_mask: [micro_batch, seq] fp32.
+    position_ids, document_ids: [micro_batch, seq] int64, see DocumentMasks; None: documents do not count.
     sample_ids: the data set's indices of the rows.
     """
 
     tokens: Tensor
     labels: Tensor
     loss_mask: Tensor
+    position_ids: Tensor | None
+    document_ids: Tensor | None
     sample_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _HostBatch:
-    """samples: [micro_batch, seq + 1] int64 on the CPU, pinned for a CUDA device."""
+    """samples: [micro_batch, seq + 1] int64.   loss_mask, position_ids, document_ids: as in DocumentMasks.
+
+    All on the CPU, pinned for a CUDA device.
+    """
 
     samples: Tensor
+    loss_mask: Tensor | None
+    position_ids: Tensor | None
+    document_ids: Tensor | None
     sample_ids: tuple[int, ...]
 
 
@@ -63,7 +74,9 @@ class BatchLoader:
     """This rank's micro-batches of a data set; close() it, or use it in a with block.
 
     num_workers: 0 reads in next_microbatches(); N > 0: N threads read 2 N micro-batches ahead. The batches are equal.
-    wrap: start again at the end (validation), instead of an error (training).
+    wrap: go on after the last sample (validation, repeated and cyclic training), instead of an error.
+    walk: the sample at each position that a run consumes; None: in the data set's order.
+    documents: what ends of documents do to masks and positions; None: nothing.
     """
 
     def __init__(
@@ -76,6 +89,8 @@ class BatchLoader:
         device: torch.device,
         num_workers: int,
         wrap: bool,
+        walk: SampleWalk | None = None,
+        documents: DocumentRules | None = None,
     ) -> None:
         if len(dataset) == 0:
             raise ConfigError(f"the {dataset.name} data holds no sample: fewer tokens than --seq-length + 1")
@@ -84,7 +99,14 @@ class BatchLoader:
         self._dataset = dataset
         self._micro_batch_size, self._dp_rank, self._dp_size = micro_batch_size, dp_rank, dp_size
         self._device, self._wrap = device, wrap
+        self._walk = walk if walk is not None else in_order(len(dataset))
+        self._documents = documents
         self._ahead = _ReadAhead(self._read, num_workers, device) if num_workers > 0 else None
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the data set."""
+        return len(self._dataset)
 
     @property
     def round_size(self) -> int:
@@ -113,9 +135,7 @@ class BatchLoader:
     def __enter__(self) -> BatchLoader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
     def _check_end(self, consumed_samples: int, stop: int) -> None:
@@ -135,14 +155,36 @@ class BatchLoader:
             dp_rank=self._dp_rank,
             dp_size=self._dp_size,
         )
-        sample_ids = tuple(index % len(self._dataset) for index in ids)
-        samples = torch.from_numpy(np.stack([self._dataset[index] for index in sample_ids]))
-        return _HostBatch(samples.pin_memory() if self._device.type == "cuda" else samples, sample_ids)
+        sample_ids = tuple(self._walk(position) for position in ids)
+        samples = np.stack([self._dataset[index] for index in sample_ids])
+        masks = DocumentMasks() if self._documents is None else document_masks(samples[:, :-1], self._documents)
+        return _HostBatch(
+            samples=self._host_tensor(samples),
+            loss_mask=None if masks.loss_mask is None else self._host_tensor(masks.loss_mask),
+            position_ids=None if masks.position_ids is None else self._host_tensor(masks.position_ids),
+            document_ids=None if masks.document_ids is None else self._host_tensor(masks.document_ids),
+            sample_ids=sample_ids,
+        )
+
+    def _host_tensor(self, array: NDArray[Any]) -> Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor.pin_memory() if self._device.type == "cuda" else tensor
 
     def _to_device(self, batch: _HostBatch) -> MicroBatch:
+        def moved(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.to(self._device, non_blocking=True)
+
         samples = batch.samples.to(self._device, non_blocking=True)
-        tokens, labels = samples[:, :-1].contiguous(), samples[:, 1:].contiguous()
-        return MicroBatch(tokens, labels, torch.ones_like(labels, dtype=torch.float32), batch.sample_ids)
+        labels = samples[:, 1:].contiguous()
+        loss_mask = moved(batch.loss_mask)
+        return MicroBatch(
+            tokens=samples[:, :-1].contiguous(),
+            labels=labels,
+            loss_mask=torch.ones_like(labels, dtype=torch.float32) if loss_mask is None else loss_mask,
+            position_ids=moved(batch.position_ids),
+            document_ids=moved(batch.document_ids),
+            sample_ids=batch.sample_ids,
+        )
 
 
 class _ReadAhead:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from megatron_zero.config.model import ModelConfig
 
+from .attention import document_mask
 from .norm import LayerNorm
 from .transformer import TransformerLayer
 
@@ -64,9 +65,7 @@ class GPTStage(nn.Module):
     Parameter names are logical: a layer is called by its index in the whole model.
     """
 
-    def __init__(
-        self, config: ModelConfig, *, vocab_size: int, padded_vocab_size: int, recompute: bool = False
-    ) -> None:
+    def __init__(self, config: ModelConfig, *, vocab_size: int, padded_vocab_size: int, recompute: bool = False) -> None:
         super().__init__()
         assert config.hidden_size is not None and config.num_layers is not None
         self.embedding = Embedding(config, padded_vocab_size=padded_vocab_size)
@@ -79,16 +78,20 @@ class GPTStage(nn.Module):
         tokens: Tensor,
         *,
         position_ids: Tensor | None = None,
+        document_ids: Tensor | None = None,
         labels: Tensor | None = None,
         loss_mask: Tensor | None = None,
     ) -> Tensor:
         """Logits [micro_batch, seq, vocab_size], or with labels the mean loss, an fp32 scalar.
 
+        position_ids: [micro_batch, seq] int64; None: from 0 in each row.
+        document_ids: [micro_batch, seq] int64, rising along a row: no attention between two; None: causal throughout.
         labels: [micro_batch, seq] int64.   loss_mask: [micro_batch, seq], 0 where a token does not count; all 0 gives 0.
         """
         hidden = self.embedding(tokens, position_ids)
+        mask = None if document_ids is None else document_mask(document_ids)
         for layer in self.layers:
-            hidden = layer(hidden)
+            hidden = layer(hidden, mask)
         logits: Tensor = self.head(self.final_norm(hidden))
         return logits if labels is None else cross_entropy(logits, labels, loss_mask)
 

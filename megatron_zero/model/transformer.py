@@ -30,14 +30,15 @@ class TransformerLayer(nn.Module):
         self._dropout = config.hidden_dropout
         self._recompute = recompute
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """mask: of the attention (SelfAttention.forward); None: causal."""
         if self._recompute and self.training:
-            recomputed: Tensor = checkpoint(self._layer, x, use_reentrant=False, preserve_rng_state=self._draws())
+            recomputed: Tensor = checkpoint(self._layer, x, mask, use_reentrant=False, preserve_rng_state=self._draws())
             return recomputed
-        return self._layer(x)
+        return self._layer(x, mask)
 
-    def _layer(self, x: Tensor) -> Tensor:
-        x = x + F.dropout(self.attention(self.input_norm(x)), self._dropout, self.training)
+    def _layer(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        x = x + F.dropout(self.attention(self.input_norm(x), mask), self._dropout, self.training)
         return x + F.dropout(self.mlp(self.post_attention_norm(x)), self._dropout, self.training)
 
     def _draws(self) -> bool:

@@ -19,7 +19,9 @@ from megatron_zero.config.fields import ConfigError
 from megatron_zero.config.load import LoadedConfig, format_provenance
 from megatron_zero.config.tree import RunConfig
 from megatron_zero.data.datasets import Dataset, DataSets, SplitRequest, build_datasets
+from megatron_zero.data.document_masks import DocumentRules
 from megatron_zero.data.loader import BatchLoader, MicroBatch
+from megatron_zero.data.sample_walk import ShuffledEpochs
 from megatron_zero.data.tokenizer import Tokenizer, build_tokenizer
 from megatron_zero.distributed.collectives import broadcast_object, raise_together
 from megatron_zero.distributed.context import ParallelContext
@@ -86,18 +88,7 @@ def build_trainer(loaded: LoadedConfig, context: ParallelContext, env: LaunchEnv
     )
     resume(config, context, checkpoint, state, reporter)
     train, valid, test = (
-        None
-        if dataset is None
-        else BatchLoader(
-            dataset,
-            micro_batch_size=sizes.micro_batch_size,
-            dp_rank=context.dp.rank,
-            dp_size=context.dp.size,
-            device=context.device,
-            num_workers=config.data.num_workers,
-            wrap=dataset.name != "train",
-        )
-        for dataset in datasets.all()
+        None if dataset is None else build_loader(dataset, config, tokenizer, sizes, context) for dataset in datasets.all()
     )
     assert train is not None
     end = RunEnd(
@@ -154,6 +145,32 @@ def build_trainer(loaded: LoadedConfig, context: ParallelContext, env: LaunchEnv
     return Trainer(parts, state)
 
 
+def build_loader(
+    dataset: Dataset, config: RunConfig, tokenizer: Tokenizer, sizes: DerivedSizes, context: ParallelContext
+) -> BatchLoader:
+    """This rank's loader. Evaluations read in order and start again at the end, whatever training does, so that two of
+    them can be compared."""
+    data, trains = config.data, dataset.name == "train"
+    cyclic = trains and data.dataloader_type == "cyclic"
+    rules = DocumentRules(
+        tokenizer.eod,
+        reset_position_ids=data.reset_position_ids,
+        reset_attention_mask=data.reset_attention_mask,
+        eod_mask_loss=data.eod_mask_loss,
+    )
+    return BatchLoader(
+        dataset,
+        micro_batch_size=sizes.micro_batch_size,
+        dp_rank=context.dp.rank,
+        dp_size=context.dp.size,
+        device=context.device,
+        num_workers=data.num_workers,
+        wrap=not trains or cyclic or data.repeated_dataloader,
+        walk=ShuffledEpochs(len(dataset), seed=config.train.seed) if cyclic else None,
+        documents=rules,
+    )
+
+
 def together(context: ParallelContext, what: str, work: Callable[[], Result]) -> Result:
     """work() on every rank, or the first failing rank's error on every rank."""
     error: Exception | None = None
@@ -170,7 +187,13 @@ def forward_of(stage: GPTStage) -> Callable[[MicroBatch], Tensor]:
     """Micro-batch -> mean loss, as the schedule's runner wants it."""
 
     def forward(batch: MicroBatch) -> Tensor:
-        loss: Tensor = stage(batch.tokens, labels=batch.labels, loss_mask=batch.loss_mask)
+        loss: Tensor = stage(
+            batch.tokens,
+            position_ids=batch.position_ids,
+            document_ids=batch.document_ids,
+            labels=batch.labels,
+            loss_mask=batch.loss_mask,
+        )
         return loss
 
     return forward
@@ -340,6 +363,7 @@ def _watched(config: RunConfig, sizes: DerivedSizes, train: Dataset | None) -> d
         "--seed": config.train.seed,
         "--seq-length": config.model.seq_length,
         "--split": config.data.split,
+        "--dataloader-type": config.data.dataloader_type,
         "the training data (fingerprint)": train.fingerprint,
         "training samples laid out (--train-samples, --train-iters)": sizes.run.num_samples[0],
         # These change what a step does.
@@ -352,6 +376,9 @@ def _watched(config: RunConfig, sizes: DerivedSizes, train: Dataset | None) -> d
         "--attention-dropout": config.model.attention_dropout,
         "--hidden-dropout": config.model.hidden_dropout,
         "--global-batch-size": sizes.global_batch_size,
+        "--reset-position-ids": config.data.reset_position_ids,
+        "--reset-attention-mask": config.data.reset_attention_mask,
+        "--eod-mask-loss": config.data.eod_mask_loss,
     }
 
 

@@ -36,7 +36,7 @@ from megatron_zero.offload.optimizer import OffloadedAdam
 from megatron_zero.ops.cpu_adam import simd_level
 from megatron_zero.zero.engine import ZeroEngine
 
-from .state import StepReport, TrainState
+from .state import EvaluationRead, StepReport, TrainState
 
 
 class Reporter:
@@ -208,14 +208,14 @@ class Reporter:
         )
         self._metrics.step(self._last)
 
-    def evaluation(self, loss: float, state: TrainState, *, split: str, seconds: float) -> None:
-        """The box of an evaluation, and its scalars. Nothing if no step was made since the start."""
+    def evaluation(self, loss: float, state: TrainState, *, split: str, read: EvaluationRead, seconds: float) -> None:
+        """The box of an evaluation, its scalars (not if no step was made since the start), and what was read."""
+        self.logger.info(f"{split} read {read}, in {seconds:.1f} s")
         if self._metrics is None or self._last is None:
             self.logger.plain(f" {split} loss at iteration {state.iteration} | lm loss value: {loss:.6E} | ")
             return
         where = f"iteration {state.iteration}" if split == "validation" else f"iteration {state.iteration} for {split} data"
         self._metrics.validation(self._last, loss, where=where, split=split)
-        self.logger.info(f"{split} took {seconds:.1f} s")
 
     def saving(self, iteration: int, root: Path) -> None:
         self.logger.plain(f"saving checkpoint at iteration {iteration:7d} to {root}")

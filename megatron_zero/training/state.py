@@ -50,3 +50,17 @@ class StepReport:
     num_microbatches: int
     skipped: bool
     wants_exit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRead:
+    """What an evaluation read: `samples` of a set that holds `held`, from position `first` of its endless walk on."""
+
+    first: int
+    samples: int
+    held: int
+
+    def __str__(self) -> str:
+        again = (self.first + self.samples - 1) // self.held - self.first // self.held
+        times = f", which began again {again} times" if again else ""
+        return f"{self.samples} samples from {self.first % self.held} on of {self.held}{times}"

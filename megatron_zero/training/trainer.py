@@ -17,7 +17,7 @@ from .checkpointing import CheckpointParts, save_training
 from .evaluate import evaluate
 from .exit import RunEnd
 from .reporting import Reporter
-from .state import StepReport, TrainState
+from .state import EvaluationRead, StepReport, TrainState
 from .train_step import StepParts, train_step
 
 
@@ -139,18 +139,22 @@ class Trainer:
             return
         state = self.state
         started = time.perf_counter()
+        samples = plan.eval_iters * plan.num_microbatches * plan.loader.round_size
+        read = EvaluationRead(
+            first=self._evaluations_before() * samples if split == "validation" else 0,
+            samples=samples,
+            held=plan.loader.num_samples,
+        )
         loss = evaluate(
             self.parts.stage,
             self.parts.step.runner.forward,
             plan.loader,
             context=self.parts.context,
-            consumed_samples=self._evaluations_before() * plan.eval_iters * plan.num_microbatches * plan.loader.round_size
-            if split == "validation"
-            else 0,
+            consumed_samples=read.first,
             eval_iters=plan.eval_iters,
             num_microbatches=plan.num_microbatches,
         )
-        self.parts.reporter.evaluation(loss, state, split=split, seconds=time.perf_counter() - started)
+        self.parts.reporter.evaluation(loss, state, split=split, read=read, seconds=time.perf_counter() - started)
 
     def _evaluations_before(self) -> int:
         """Evaluations that an uninterrupted run has made before this one: a function of the iteration alone, so a resumed

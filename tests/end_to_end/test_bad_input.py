@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 from helpers.processes import cpu_environment
-from helpers.tiny_run import run_tiny, tiny_arguments, write_json
+from helpers.tiny_run import VOCABULARY, run_tiny, tiny_arguments, write_corpus, write_json
 
 from megatron_zero.checkpoint.manifest import MANIFEST
+from megatron_zero.config.data import DataConfig
 from megatron_zero.config.fields import ConfigError
+from megatron_zero.data.datasets import SplitRequest, build_datasets
 
 ROOT = Path(__file__).parents[2]
 TIME_LIMIT_S = 60
@@ -118,9 +120,47 @@ def test_a_rank_that_cannot_read_ends_all(corpus, tmp_path):
     """The file is there for nobody: both processes end with an error, and the launcher with its code."""
     code, output, _ = launch(tiny_arguments(tmp_path / "gone", None, save=tmp_path / "out", **{"save-interval": 1}))
     assert code != 0
-    assert output.count("error: reading the data failed on rank 0") == 2, output
+    for rank in range(2):
+        assert f"error (rank {rank} of 2): reading the data failed on rank 0" in output
     assert f"--data-path {tmp_path / 'gone'}" in output
     assert list(tmp_path.iterdir()) == []
+
+
+def spoil_a_sample_of_rank_1_in_step_3(prefix):
+    """Write a foreign id into a document that only samples 18, 19, 22 and 23 hold. The .bin of the pair is changed."""
+    train = build_datasets(
+        DataConfig(data_path=(str(prefix),), split="90,10,0"),
+        (SplitRequest(48), SplitRequest(0), SplitRequest(0)),
+        seq_length=32,
+        seed=1234,
+        vocab_size=VOCABULARY + 1,
+        eod=VOCABULARY,
+    ).train
+
+    def documents_of(position):
+        first, last = train.order.sample_index[int(train.order.shuffle_index[position]) :][:2, 0]
+        return set(train.order.document_index[first : last + 1].tolist())
+
+    theirs = set().union(*(documents_of(position) for position in (18, 19, 22, 23)))
+    others = set().union(*(documents_of(position) for position in {*range(24)} - {18, 19, 22, 23}))
+    document = min(theirs - others)
+    with open(f"{prefix}.bin", "r+b") as file:
+        file.seek(train.documents.source.byte_position(document, 3))
+        file.write((60_000).to_bytes(2, "little"))
+    return train.documents.source.byte_position(document, 3)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_rank_that_fails_to_read_in_the_middle_ends_all(tmp_path, num_workers):
+    """H55: one rank raises in data loading; it is named with file and position, and nobody waits for the timeout."""
+    prefix = write_corpus(tmp_path)
+    position = spoil_a_sample_of_rank_1_in_step_3(prefix)
+    code, output, seconds = launch(tiny_arguments(prefix, None, **{"num-workers": num_workers}))
+    assert code != 0
+    assert seconds < TIME_LIMIT_S
+    assert "iteration        2/" in output
+    assert "iteration        3/" not in output
+    assert f"error (rank 1 of 2): {prefix}.bin: token id 60000 at byte {position} " in output
 
 
 def test_many_faults_are_told_at_once(corpus, tmp_path):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from helpers.tiny_run import VOCABULARY, run_tiny, tiny_arguments
+from helpers.tiny_run import VOCABULARY, run_tiny, tiny_arguments, write_json
 
 from megatron_zero.data.datasets import CACHE_FOLDER
 from megatron_zero.data.indexed_dataset import IndexedDatasetWriter
@@ -81,3 +81,44 @@ def test_description_of_an_index_names_what_decides_it(sets, tmp_path):
     (path,) = (tmp_path / "cache").glob("*.json")
     recipe = json.loads(path.read_text())["recipe"]
     assert (recipe["seed"], recipe["seq_length"], recipe["sequences"]) == (1234, 32, [0, 90])
+
+
+DOCUMENT_FLAGS = {"reset-position-ids": True, "reset-attention-mask": True, "eod-mask-loss": True}
+
+
+@pytest.mark.parametrize("stage,recompute", [(0, False), (3, True)])
+def test_document_flags_train_alike_on_two_processes(pool, corpus, tmp_path, stage, recompute):
+    """H34, through the whole program; and they do change what is trained."""
+    config = write_json(tmp_path / "ds.json", stage=stage)
+    argv = tiny_arguments(corpus, config, **DOCUMENT_FLAGS, **{"checkpoint-activations": recompute})
+    alone = run_tiny(ParallelContext.single_process(), argv)
+    for result in pool.run(run_tiny, argv):
+        torch.testing.assert_close(torch.tensor(result.losses), torch.tensor(alone.losses), rtol=1e-5, atol=0)
+        torch.testing.assert_close(torch.tensor(result.norms), torch.tensor(alone.norms), rtol=1e-4, atol=0)
+    for left_out in DOCUMENT_FLAGS:
+        others = {flag: True for flag in DOCUMENT_FLAGS if flag != left_out}
+        plain = run_tiny(ParallelContext.single_process(), tiny_arguments(corpus, None, **others))
+        assert plain.losses[-1] != alone.losses[-1], left_out
+
+
+def test_cyclic_run_resumes_where_it_stopped(corpus, tmp_path):
+    """H57 through the whole program: three stops over two epochs of a small set, bit-equal to the straight run."""
+    flags = {"dataloader-type": "cyclic", "train-iters": 12}
+    straight = run_tiny(ParallelContext.single_process(), tiny_arguments(corpus, None, **flags))
+    single = run_tiny(ParallelContext.single_process(), tiny_arguments(corpus, None, **{"train-iters": 12}))
+    assert straight.losses != single.losses
+    losses = []
+    for stop in (5, 10, None):
+        kept = {"save": tmp_path / "out", "load": tmp_path / "out", "save-interval": 100, "exit-interval": stop}
+        losses += run_tiny(ParallelContext.single_process(), tiny_arguments(corpus, None, **flags, **kept)).losses
+    assert losses == straight.losses
+
+
+def test_small_validation_set_begins_again_on_every_rank(pool, corpus, tmp_path, capfd):
+    """H51: fewer validation samples than an evaluation reads; all ranks end, and the count is told."""
+    flags = {"split": "97,3,0", "eval-iters": 10, "eval-interval": 3, "micro-batch-size": 2, "data-path": corpus}
+    argv = tiny_arguments(None, None, **flags)
+    alone = run_tiny(ParallelContext.single_process(), argv)
+    for result in pool.run(run_tiny, argv):
+        torch.testing.assert_close(torch.tensor(result.losses), torch.tensor(alone.losses), rtol=1e-5, atol=0)
+    assert "validation read 80 samples from 0 on of " in capfd.readouterr().out

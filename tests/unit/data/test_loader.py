@@ -1,6 +1,7 @@
 """Micro-batches: the same whoever reads them, resumable, and every error reaches the step."""
 
 import threading
+from collections import Counter
 from itertools import chain
 
 import numpy as np
@@ -8,7 +9,9 @@ import pytest
 import torch
 
 from megatron_zero.config.fields import ConfigError
+from megatron_zero.data.document_masks import DocumentRules
 from megatron_zero.data.loader import BatchLoader
+from megatron_zero.data.sample_walk import ShuffledEpochs
 
 SEQ = 5
 
@@ -73,11 +76,13 @@ def test_any_number_of_workers_gives_the_same_batches(num_workers):
     assert seen == [start + i for start in range(2, 68, 4) for i in (0, 1)]
 
 
+@pytest.mark.parametrize("kind", ["single", "cyclic"])
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_resumed_loader_goes_on_with_the_next_sample_over_epochs(num_workers):
+def test_resumed_loader_goes_on_with_the_next_sample_over_epochs(num_workers, kind):
     """H57: 20 samples, global batch 4, stopped after step 3, to step 20: the order of an uninterrupted run, and each of
     the 4 epochs holds every sample once."""
-    whole, before, after = (loader_of(Counting(20), num_workers=num_workers, wrap=True) for _ in range(3))
+    walks = (ShuffledEpochs(20, seed=3) if kind == "cyclic" else None for _ in range(3))
+    whole, before, after = (loader_of(Counting(20), num_workers=num_workers, wrap=True, walk=walk) for walk in walks)
     with whole, before, after:
         uninterrupted = [ids(whole.next_microbatches(4 * step, 2)) for step in range(20)]
         resumed = [ids(before.next_microbatches(4 * step, 2)) for step in range(3)]
@@ -85,6 +90,74 @@ def test_resumed_loader_goes_on_with_the_next_sample_over_epochs(num_workers):
     assert resumed == uninterrupted
     for epoch in range(4):
         assert sorted(chain(*uninterrupted[5 * epoch : 5 * epoch + 5])) == list(range(20))
+
+
+@pytest.mark.parametrize("kind", ["single", "cyclic"])
+def test_no_sample_is_lost_or_read_twice_when_the_data_parallel_size_changes(kind):
+    """H56: micro 1, global 8, over the seam of an epoch; 10 steps at 4, or 5 at 4 and 5 at 2, 1 or 8, any workers."""
+
+    def steps(dp_size, which, num_workers):
+        walk = ShuffledEpochs(50, seed=3) if kind == "cyclic" else None
+        loaders = [
+            loader_of(
+                Counting(50),
+                micro_batch_size=1,
+                dp_rank=rank,
+                dp_size=dp_size,
+                num_workers=num_workers,
+                wrap=True,
+                walk=walk,
+            )
+            for rank in range(dp_size)
+        ]
+        found = [
+            sorted(chain(*(ids(loader.next_microbatches(8 * step, 8 // dp_size)) for loader in loaders))) for step in which
+        ]
+        for loader in loaders:
+            loader.close()
+        return found
+
+    straight = steps(4, range(10), 0)
+    assert sorted(Counter(chain(*straight)).values()) == [1] * 20 + [2] * 30
+    for later in (2, 1, 8):
+        for num_workers in (0, 1, 4):
+            assert steps(4, range(5), num_workers) + steps(later, range(5, 10), num_workers) == straight
+
+
+def test_masks_of_documents_come_with_the_batch():
+    rules = DocumentRules(302, reset_position_ids=True, reset_attention_mask=True, eod_mask_loss=True)
+    with loader_of(Counting(8), documents=rules) as loader:
+        (batch,) = loader.next_microbatches(2, 1)  # samples 2 and 3: 302 is the third token of the second
+    assert batch.loss_mask.tolist() == [[1, 1, 1, 1, 1], [1, 1, 0, 1, 1]]
+    assert batch.position_ids.tolist() == [[0, 1, 2, 3, 4], [0, 1, 2, 0, 1]]
+    assert batch.document_ids.tolist() == [[0] * 5, [0, 0, 0, 1, 1]]
+    assert batch.loss_mask.dtype == torch.float32
+
+
+def test_without_rules_documents_do_not_count():
+    for rules in (None, DocumentRules(302)):
+        with loader_of(Counting(8), documents=rules) as loader:
+            (batch,) = loader.next_microbatches(2, 1)
+        assert batch.position_ids is batch.document_ids is None
+        torch.testing.assert_close(batch.loss_mask, torch.ones(2, SEQ), rtol=0, atol=0)
+
+
+def test_read_ahead_batches_are_there_before_they_are_asked_for():
+    """The step that takes a batch does not read it: all reads of the second call ended before that call."""
+    reads = threading.Semaphore(0)
+
+    class Announcing(Counting):
+        def __getitem__(self, index):
+            sample = super().__getitem__(index)
+            assert threading.current_thread() is not threading.main_thread()
+            reads.release()
+            return sample
+
+    with loader_of(Announcing(100), num_workers=1, micro_batch_size=1) as loader:
+        loader.next_microbatches(0, 1)
+        for _ in range(3):  # the first, and two ahead
+            assert reads.acquire(timeout=20)
+        assert ids(loader.next_microbatches(1, 2)) == [1, 2]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
