@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
@@ -89,7 +90,9 @@ class _Worker(Generic[Item, Result]):
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, make_function), daemon=True)
-        # Ctrl-C reaches the whole group, and the parent decides: a worker never sees it, not even while it starts.
+        # Ctrl-C reaches the whole group, and the parent decides: a worker never sees it, not even while it starts. The
+        # first start of all would also start the library's tracker process, which takes the signal out of the mask.
+        resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self._process.start()
