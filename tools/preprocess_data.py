@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
-from types import FrameType
 
 from megatron_zero.config.fields import ConfigError
 from megatron_zero.data.index_format import bin_path, idx_path
@@ -24,13 +22,12 @@ from megatron_zero.data.indexed_dataset import IndexedDatasetWriter
 from megatron_zero.data.line_encoder import EncodeTask, LineEncoder
 from megatron_zero.data.ordered_pool import WorkerError, ordered_map
 from megatron_zero.data.preprocess_report import LISTED_BAD_LINES, Progress, Report, total_input_bytes
-from megatron_zero.data.staged_file import Leftovers
+from megatron_zero.data.stop_signals import exit_on_signals
 from megatron_zero.data.text_input import TextSource, find_sources
 from megatron_zero.data.text_pieces import piece_bytes_for, text_pieces
 from megatron_zero.data.tokenizer_flags import add_tokenizer_flags, tokenizer_config
 
 NAME = "preprocess_data.py"
-STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 # Flags of Megatron's tools that are not implemented: how many values they take, and the way out.
 REFUSED = (
@@ -71,7 +68,8 @@ def preprocess(options: argparse.Namespace) -> Report:
     with ExitStack() as opened:
         writers = [opened.enter_context(IndexedDatasetWriter(prefix, vocab_size=vocab_size)) for prefix in prefixes]
         for writer in writers:
-            tell_leftovers(writer.leftovers)
+            for line in writer.leftovers.lines():
+                print(line, file=sys.stderr)
         if options.partitions > 1:
             print(f"--partitions {options.partitions}: not needed here; all --workers share every file, in order")
         encode(options, sources, make_encoder, writers, report)
@@ -149,16 +147,6 @@ def check_outputs(prefixes: Sequence[str], *, protected: Sequence[str]) -> None:
                 )
 
 
-def tell_leftovers(leftovers: Leftovers) -> None:
-    for path in leftovers.removed:
-        print(f"removed {path}, which a run that was killed left", file=sys.stderr)
-    for path in leftovers.kept:
-        print(
-            f"left alone: {path}; its writer may live (another machine, or no file locks here): remove it if not",
-            file=sys.stderr,
-        )
-
-
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=NAME, description=__doc__.split("\n")[0], allow_abbrev=False)
     parser.add_argument(
@@ -218,14 +206,6 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _stop(signal_number: int, frame: FrameType | None) -> None:
-    for number in STOPPING:  # a second Ctrl-C does not end the cleaning up
-        signal.signal(number, signal.SIG_IGN)
-    raise SystemExit(128 + signal_number)  # through the with blocks, which remove what was begun
-
-
 if __name__ == "__main__":
-    for stopping in STOPPING:
-        if signal.getsignal(stopping) != signal.SIG_IGN:  # nohup, background jobs
-            signal.signal(stopping, _stop)
+    exit_on_signals()
     sys.exit(main())

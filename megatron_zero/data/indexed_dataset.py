@@ -90,6 +90,10 @@ class IndexedDataset:
         """Byte of .bin at which an element starts: for error messages."""
         return int(self._pointers[sequence]) + offset * self.dtype.itemsize
 
+    def sequence_at_byte(self, position: int) -> int:
+        """The sequence that holds the element at a byte of .bin: for error messages."""
+        return int(np.searchsorted(self._pointers, position, side="right")) - 1
+
     def blocks(self, block_bytes: int) -> Iterator[NDArray[Any]]:
         """All elements in order, read from .bin (not through the mapping) in blocks of so many bytes.
 

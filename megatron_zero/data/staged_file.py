@@ -100,6 +100,17 @@ class Leftovers:
     removed: tuple[Path, ...] = ()
     kept: tuple[Path, ...] = ()
 
+    def lines(self) -> list[str]:
+        """For the user."""
+        return [
+            *(f"removed {path}, which a run that was killed left" for path in self.removed),
+            *(
+                f"left alone: {path}; its writer may live (on another machine, or there are no file locks here): remove "
+                "it if not"
+                for path in self.kept
+            ),
+        ]
+
 
 def temporary_path(path: Path) -> Path:
     """A new name beside `path`: NAME.MACHINE-PID-RANDOM.tmp."""
