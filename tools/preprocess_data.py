@@ -131,8 +131,9 @@ def encode(
 
 def bad_lines_message(report: Report, *, is_complete: bool) -> str:
     how_many = "in all" if is_complete else f"so far; reading stopped at {report.name}, line {report.lines_of_name}"
+    said = "1 line is no document" if report.bad_lines == 1 else f"{report.bad_lines} lines are no documents"
     return (
-        f"{report.bad_lines} lines are no documents ({how_many}); nothing was written. Correct them, or leave such lines "
+        f"{said} ({how_many}); nothing was written. Correct them, or leave such lines "
         f"out with --on-error skip:\n{report.bad_lines_text()}"
     )
 

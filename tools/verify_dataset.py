@@ -55,7 +55,7 @@ def report(prefix: str, result: Verification, *, write: bool) -> None:
     if result.num_faults > 0:
         more = result.num_faults - len(result.faults)
         lines = [*result.faults, *([f"and {more} more"] if more > 0 else [])]
-        print(f"{NAME}: {prefix}: {result.num_faults} faults\n" + "\n".join(f"  {line}" for line in lines), file=sys.stderr)
+        print(f"{NAME}: {prefix}: faults: {result.num_faults}\n" + "\n".join(f"  {line}" for line in lines), file=sys.stderr)
         return
     if checksums_path(prefix).exists():
         print(f"{prefix}: sound, and as {checksums_path(prefix)} has it")

@@ -16,6 +16,7 @@ from ..config.fields import ConfigError
 from .text_input import GZIP, ZSTD
 
 MAX_ZSTD_WINDOW: Final = 1 << 31  # what `zstd --ultra --long=31` makes
+FEED_BYTES: Final = 1 << 14  # small, as repetitive text grows a thousandfold and more when it is unpacked
 GZIP_WINDOW_BITS: Final = 31  # zlib's way to ask for a gzip header and checksum
 
 
@@ -53,7 +54,7 @@ def unpacked(blocks: Iterator[bytes], codec: Codec, *, name: str) -> Iterator[by
     """Errors: OSError naming file and compressed byte, where the data is damaged or cut short."""
     member: Member | None = None
     position = 0
-    for block in blocks:
+    for block in cut_blocks(blocks, FEED_BYTES):
         rest = block
         while rest:
             if member is None:
@@ -74,6 +75,13 @@ def unpacked(blocks: Iterator[bytes], codec: Codec, *, name: str) -> Iterator[by
         position += len(block)
     if member is not None:
         raise OSError(f"{name}: the {codec.name} data is cut short: it ends after {position} bytes inside a block")
+
+
+def cut_blocks(blocks: Iterator[bytes], max_bytes: int) -> Iterator[bytes]:
+    """The same bytes in blocks that are no longer."""
+    for block in blocks:
+        for start in range(0, len(block), max_bytes):
+            yield block[start : start + max_bytes]
 
 
 def _zstd_codec(name: str) -> Codec:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO, Final
 
-from .decompress import codec_for, unpacked
+from .decompress import codec_for, cut_blocks, unpacked
 from .text_input import MAGIC_BYTES, TextSource, compression_of
 
 MAX_PIECE_BYTES: Final = 1 << 20
@@ -129,7 +129,7 @@ def _read_here(source: TextSource, piece_bytes: int) -> Iterator[TextBlock]:
 def whole_lines(blocks: Iterator[bytes], piece_bytes: int) -> Iterator[bytes]:
     """The same bytes in pieces of about piece_bytes that end with a newline; the last one may lack it."""
     parts, size, has_line_end = list[bytes](), 0, False
-    for block in blocks:
+    for block in cut_blocks(blocks, piece_bytes):
         parts.append(block)
         size += len(block)
         has_line_end = has_line_end or b"\n" in block
