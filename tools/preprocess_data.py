@@ -74,7 +74,8 @@ def preprocess(options: argparse.Namespace) -> Report:
             print(f"--partitions {options.partitions}: not needed here; all --workers share every file, in order")
         encode(options, sources, make_encoder, writers, report)
         if report.documents == 0:
-            raise ConfigError(f"--input {' '.join(options.input)}: no documents in it; nothing was written")
+            bad = f"; {report.bad_lines} bad lines:\n{report.bad_lines_text()}" if report.bad_lines else ""
+            raise ConfigError(f"--input {' '.join(options.input)}: no documents in it; nothing was written{bad}")
         for writer in writers:
             writer.seal()
     print(report.line())
@@ -115,7 +116,9 @@ def encode(
     ):
         for piece in pieces:
             if is_failing() and not is_told:
-                progress.say(f"{report.listed[0]}\nNothing will be written; reading on to list {LISTED_BAD_LINES} bad lines")
+                progress.say(
+                    f"{report.listed[0]}\nNothing will be written; reading on to list up to {LISTED_BAD_LINES} of them"
+                )
                 is_told = True
             report.add(piece)
             progress.update(piece)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import os
 import stat
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,8 @@ NOT_READ: Final = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class FileIdentity:
-    """What a regular file was when the run began; a file that is no longer that has changed."""
+    """What a regular file was when the run began. Device and inode tell one file from another, size and time its content:
+    network file systems may number a file anew while it is open."""
 
     device: int
     inode: int
@@ -55,7 +57,7 @@ class TextSource:
         if self.identity is None:
             return
         now = FileIdentity.of(os.fstat(descriptor))
-        if now != self.identity:
+        if (now.num_bytes, now.mtime_ns) != (self.identity.num_bytes, self.identity.mtime_ns):
             raise OSError(
                 f"{self.name}: changed while it was read (it had {self.identity.num_bytes} bytes when the run began, now "
                 f"{now.num_bytes}); run again when nobody writes to it"
@@ -110,6 +112,8 @@ def _expanded(name: str, flag: str) -> Iterator[str]:
 
 def _source(name: str, flag: str) -> TextSource:
     if name == STDIN:
+        if sys.stdin is None:  # its number may be another file's by now
+            raise ConfigError(f"{flag} {STDIN}: standard input is closed")
         return TextSource(STDIN_NAME, None)
     if name == "":
         raise ConfigError(f"{flag} '': an empty name; an unset variable?")

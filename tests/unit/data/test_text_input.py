@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import sys
 
 import pytest
 
@@ -59,6 +60,12 @@ def test_standard_input_is_one_source():
     assert find_sources(["-"]) == (TextSource("<stdin>", None),)
     with pytest.raises(ConfigError, match="<stdin>: named twice"):
         find_sources(["-", "-"])
+
+
+def test_closed_standard_input_is_refused(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(ConfigError, match="--input -: standard input is closed"):
+        find_sources(["-"])
 
 
 def test_one_file_under_two_names_is_refused_with_both(tmp_path):

@@ -95,6 +95,7 @@ def rewrite(path):
 def replace(path):
     new = path.with_name("new")
     new.write_bytes(path.read_bytes())
+    rewrite(new)
     os.replace(new, path)
 
 

@@ -184,7 +184,7 @@ def test_bad_lines_of_the_whole_input_are_listed_with_their_numbers(tmp_path, ca
     assert "4 lines are no documents (in all); nothing was written" in captured.err
     for place in ("a, line 1:", "a, line 30000:", "a, line 59999:", "b, line 45000:"):
         assert f"{tmp_path}/{place} key 'text' holds a number" in captured.err
-    assert "reading on to list 10 bad lines" in captured.err
+    assert "reading on to list up to 10 of them" in captured.err
     assert outputs(tmp_path) == []
 
 
@@ -224,6 +224,13 @@ def test_edge_files_end_the_run_by_default(shared_dir, tmp_path, capsys, name, l
     assert message.count(f"{name}.jsonl, line ") - message.count("reading stopped at") == listed
     assert f"{in_all} lines are no documents" in message
     assert outputs(tmp_path) == []
+
+
+def test_input_of_bad_lines_only_lists_them_when_they_are_skipped(tmp_path, capsys):
+    (tmp_path / "a").write_bytes(b'{"content": "1"}\n')
+    assert run(tmp_path, tmp_path / "a", more=("--on-error", "skip")) == 1
+    message = capsys.readouterr().err
+    assert f"no documents in it; nothing was written; 1 bad lines:\n  {tmp_path}/a, line 1: no key 'text'" in message
 
 
 # ---- what is printed
