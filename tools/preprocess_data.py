@@ -1,79 +1,42 @@
 """JSON lines -> PREFIX_KEY_document.bin/.idx, with the flags of Megatron's tool of this name.
 
-    python tools/preprocess_data.py --input text.jsonl --output-prefix data/my --tokenizer-type GPT2BPETokenizer \\
+    python tools/preprocess_data.py --input 'text/*.jsonl.gz' --output-prefix data/my --tokenizer-type GPT2BPETokenizer \\
         --vocab-file vocab.json --merge-file merges.txt --append-eod --workers 8
 
 The files are those that Megatron-core writes, byte for byte, whatever the number of workers. They appear only when they
-are complete; a run that fails or is stopped leaves nothing behind.
+are complete; a run that fails or is stopped leaves nothing behind. docs/preprocessing.md has the rules.
 """
 
 from __future__ import annotations
 
 import argparse
-import signal
+import os
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from types import FrameType
 
-from tqdm import tqdm
-
-from megatron_zero.config.data import TokenizerConfig
-from megatron_zero.config.fields import ConfigError, knobs
-from megatron_zero.data.index_format import token_dtype
+from megatron_zero.config.fields import ConfigError
+from megatron_zero.data.index_format import bin_path, idx_path
 from megatron_zero.data.indexed_dataset import IndexedDatasetWriter
-from megatron_zero.data.line_encoder import BadLine, EncodedChunk, LineEncoder, read_chunks
+from megatron_zero.data.line_encoder import EncodeTask, LineEncoder
 from megatron_zero.data.ordered_pool import WorkerError, ordered_map
+from megatron_zero.data.preprocess_report import LISTED_BAD_LINES, Progress, Report, total_input_bytes
+from megatron_zero.data.stop_signals import exit_on_signals
+from megatron_zero.data.text_input import TextSource, find_sources
+from megatron_zero.data.text_pieces import piece_bytes_for, text_pieces
+from megatron_zero.data.tokenizer_flags import add_tokenizer_flags, tokenizer_config
 
 NAME = "preprocess_data.py"
-LISTED_BAD_LINES = 10
 
-# Flags of Megatron's tools that are not implemented: how many values they take, the one that asks for nothing, way out.
+# Flags of Megatron's tools that are not implemented: how many values they take, and the way out.
 REFUSED = (
-    ("--split-sentences", 0, None, "documents are stored whole, which is what GPT training reads; leave it out"),
-    ("--keep-newlines", 0, None, "it belongs to --split-sentences; newlines are always kept here; leave it out"),
-    ("--lang", 1, None, "it belongs to --split-sentences; leave it out"),
-    ("--partitions", 1, "1", "one call uses all of --workers and keeps the order; leave it out"),
-    ("--seq-length", 1, None, "documents are stored whole and cut by training's --seq-length; leave it out"),
-    ("--trust-remote-code", 0, None, "no tokenizer here runs foreign code; leave it out"),
+    ("--split-sentences", 0, "documents are stored whole, which is what GPT training reads; leave it out"),
+    ("--keep-newlines", 0, "it belongs to --split-sentences; newlines are always kept here; leave it out"),
+    ("--lang", 1, "it belongs to --split-sentences; leave it out"),
+    ("--seq-length", 1, "documents are stored whole and cut by training's --seq-length; leave it out"),
+    ("--trust-remote-code", 0, "no tokenizer here runs foreign code; leave it out"),
 )
-
-
-@dataclass(slots=True)
-class Report:
-    """What was done so far."""
-
-    documents: int = 0
-    empty_documents: int = 0
-    tokens: int = 0
-    input_bytes: int = 0
-    bad_lines: int = 0
-    listed: list[BadLine] = field(default_factory=list)
-    started: float = field(default_factory=time.monotonic)
-
-    def add(self, chunk: EncodedChunk) -> None:
-        self.documents += len(chunk.texts[0].lengths)
-        self.empty_documents += sum(int((texts.lengths == 0).sum()) for texts in chunk.texts)
-        self.tokens += sum(len(texts.ids) for texts in chunk.texts)
-        self.input_bytes += chunk.num_bytes
-        self.bad_lines += len(chunk.bad_lines)
-        self.listed += chunk.bad_lines[: LISTED_BAD_LINES - len(self.listed)]
-
-    def line(self) -> str:
-        seconds = max(time.monotonic() - self.started, 1e-6)
-        return (
-            f"{self.documents} documents ({self.empty_documents} empty), {self.tokens} tokens; {seconds:.1f} s, "
-            f"{self.documents / seconds:.0f} documents/s, {self.input_bytes / seconds / 1e6:.2f} MB/s"
-        )
-
-    def bad_lines_text(self) -> str:
-        shown = "\n".join(f"  {line}" for line in self.listed)
-        more = f"\n  and {self.bad_lines - len(self.listed)} more" if self.bad_lines > len(self.listed) else ""
-        return shown + more
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -89,69 +52,117 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def preprocess(options: argparse.Namespace) -> Report:
     """Do what the flags say. Errors: ConfigError (also for bad lines under --on-error raise), OSError, WorkerError."""
-    paths = [Path(name) for name in options.input]
-    for path in paths:
-        if not path.is_file():
-            raise ConfigError(f"--input {path}: there is no such file")
+    sources = find_sources(options.input)
     make_encoder = partial(
         LineEncoder,
-        TokenizerConfig(
-            tokenizer_type=options.tokenizer_type,
-            tokenizer_model=options.tokenizer_model,
-            vocab_file=options.vocab_file,
-            merge_file=options.merge_file,
-            vocab_size=options.vocab_size,
-        ),
+        tokenizer_config(options),
         keys=options.json_keys,
         append_eod=options.append_eod,
         special_tokens=not options.no_special_tokens,
     )
     vocab_size = make_encoder().vocab_size  # wrong tokenizer files end the run here, before any process or file is made
     prefixes = [f"{options.output_prefix}_{key}_document" for key in options.json_keys]
+    protected = [options.tokenizer_model, options.vocab_file, options.merge_file, *(source.path for source in sources)]
+    check_outputs(prefixes, protected=[path for path in protected if path is not None])
     report = Report()
     with ExitStack() as opened:
         writers = [opened.enter_context(IndexedDatasetWriter(prefix, vocab_size=vocab_size)) for prefix in prefixes]
-        total = sum(path.stat().st_size for path in paths)
-        progress = opened.enter_context(tqdm(total=total, unit="B", unit_scale=True, disable=None, desc="preprocess"))
-        logged = 0
-        chunks = opened.enter_context(closing(ordered_map(make_encoder, read_chunks(paths), workers=options.workers)))
-        for chunk in chunks:
-            report.add(chunk)
-            if report.bad_lines and options.on_error == "raise":
-                raise ConfigError(
-                    f"these lines are no documents; nothing was written. Correct them, or leave such lines out with "
-                    f"--on-error skip:\n{report.bad_lines_text()}"
-                )
-            for writer, texts in zip(writers, chunk.texts, strict=True):
-                for document in texts.documents():
-                    writer.add_document([document])
-            progress.update(chunk.num_bytes)
-            intervals = report.documents // options.log_interval
-            if progress.disable and intervals > logged:  # no terminal, so no bar: lines for the log file
-                print(report.line(), flush=True)
-            logged = intervals
+        for writer in writers:
+            for line in writer.leftovers.lines():
+                print(line, file=sys.stderr)
+        if options.partitions > 1:
+            print(f"--partitions {options.partitions}: not needed here; all --workers share every file, in order")
+        encode(options, sources, make_encoder, writers, report)
         if report.documents == 0:
-            raise ConfigError(f"--input {' '.join(options.input)}: no documents in it; nothing was written")
+            bad = f"; {report.bad_lines} bad lines:\n{report.bad_lines_text()}" if report.bad_lines else ""
+            raise ConfigError(f"--input {' '.join(options.input)}: no documents in it; nothing was written{bad}")
+        for writer in writers:
+            writer.seal()
     print(report.line())
     if report.bad_lines:
         print(f"{report.bad_lines} bad lines skipped:\n{report.bad_lines_text()}")
-    for prefix in prefixes:
-        print(
-            f"wrote {prefix}.bin and .idx ({token_dtype(vocab_size).name}); train with --data-path {prefix}", flush=True
-        )
+    for prefix, writer in zip(prefixes, writers, strict=True):
+        print(f"wrote {prefix}.bin and .idx ({writer.dtype.name}); train with --data-path {prefix}", flush=True)
     return report
+
+
+def encode(
+    options: argparse.Namespace,
+    sources: Sequence[TextSource],
+    make_encoder: partial[LineEncoder],
+    writers: Sequence[IndexedDatasetWriter],
+    report: Report,
+) -> None:
+    """Read everything, count it in the report, and give it to the writers.
+
+    Under --on-error raise nothing is written from the first bad line on. Reading goes on without encoding until
+    LISTED_BAD_LINES are found or the inputs end, so that one run shows what has to be corrected.
+    Errors: ConfigError that lists bad lines; those of text_pieces, ordered_map and the writers.
+    """
+
+    def is_failing() -> bool:
+        return options.on_error == "raise" and report.bad_lines > 0
+
+    def tasks() -> Iterator[EncodeTask]:
+        piece_bytes = piece_bytes_for(sources, workers=options.workers)
+        for piece in text_pieces(sources, piece_bytes=piece_bytes):
+            yield EncodeTask(piece, check_only=is_failing())
+
+    total_bytes = total_input_bytes([source.identity and source.identity.num_bytes for source in sources])
+    is_told, is_complete = False, True
+    with (
+        Progress(report, total_bytes=total_bytes, log_interval=options.log_interval) as progress,
+        closing(ordered_map(make_encoder, tasks(), workers=options.workers)) as pieces,
+    ):
+        for piece in pieces:
+            if is_failing() and not is_told:
+                progress.say(
+                    f"{report.listed[0]}\nNothing will be written; reading on to list up to {LISTED_BAD_LINES} of them"
+                )
+                is_told = True
+            report.add(piece)
+            progress.update(piece)
+            if not is_failing():
+                for writer, texts in zip(writers, piece.texts, strict=True):
+                    writer.add_documents(texts.ids, texts.lengths)
+            elif report.bad_lines >= LISTED_BAD_LINES:
+                is_complete = False
+                break
+    if is_failing():
+        raise ConfigError(bad_lines_message(report, is_complete=is_complete))
+
+
+def bad_lines_message(report: Report, *, is_complete: bool) -> str:
+    how_many = "in all" if is_complete else f"so far; reading stopped at {report.name}, line {report.lines_of_name}"
+    said = "1 line is no document" if report.bad_lines == 1 else f"{report.bad_lines} lines are no documents"
+    return (
+        f"{said} ({how_many}); nothing was written. Correct them, or leave such lines "
+        f"out with --on-error skip:\n{report.bad_lines_text()}"
+    )
+
+
+def check_outputs(prefixes: Sequence[str], *, protected: Sequence[str]) -> None:
+    """Errors: ConfigError if an output, under any name, is one of the files that the run reads."""
+    for output in (path(prefix) for prefix in prefixes for path in (bin_path, idx_path)):
+        for name in protected if output.exists() else ():
+            if os.path.samefile(output, name):
+                raise ConfigError(
+                    f"--output-prefix: {output} would replace {name}, which this run reads; choose another prefix"
+                )
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=NAME, description=__doc__.split("\n")[0], allow_abbrev=False)
-    parser.add_argument("--input", nargs="+", required=True, metavar="FILE", help="JSON lines, one document each")
+    parser.add_argument(
+        "--input",
+        nargs="+",
+        required=True,
+        metavar="FILE",
+        help="JSON lines, one document each; plain, gzip or Zstandard; quoted patterns; - is standard input",
+    )
     parser.add_argument("--json-keys", nargs="+", default=["text"], metavar="KEY", help="keys whose texts are taken")
     parser.add_argument("--output-prefix", required=True, help="outputs are PREFIX_KEY_document.bin and .idx")
-    parser.add_argument("--tokenizer-type", required=True, choices=knobs(TokenizerConfig)["tokenizer_type"].choices)
-    parser.add_argument("--tokenizer-model", help="SentencePiece model")
-    parser.add_argument("--vocab-file", help="GPT-2 vocab.json")
-    parser.add_argument("--merge-file", help="GPT-2 merges.txt")
-    parser.add_argument("--vocab-size", type=int, default=786, help="number of ids of NullTokenizer")
+    add_tokenizer_flags(parser, required=True, vocab_size=786)
     parser.add_argument("--append-eod", action="store_true", help="end-of-document id after each document")
     parser.add_argument(
         "--no-special-tokens", action="store_true", help="a literal <|endoftext|> in text becomes plain pieces"
@@ -161,18 +172,24 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--log-interval", type=_positive, default=1000, help="documents between lines, without a bar")
     parser.add_argument("--dataset-impl", default="mmap", help="mmap, the only one left")
     parser.add_argument("--keep-sequential-samples", action="store_true", help="accepted: the order is always kept")
-    for flag, values, _, _ in REFUSED:
+    parser.add_argument("--partitions", type=_positive, default=1, help="accepted: the files are the same for any number")
+    for flag, values, _ in REFUSED:
         parser.add_argument(flag, help=argparse.SUPPRESS, **({"nargs": 0} if values == 0 else {}), action=_Given)
     options = parser.parse_args(argv)
     faults = [
         f"{flag} is not implemented: {way_out}"
-        for flag, values, harmless, way_out in REFUSED
-        if (given := getattr(options, flag[2:].replace("-", "_"))) is not None and (values == 0 or given != harmless)
+        for flag, _, way_out in REFUSED
+        if getattr(options, flag[2:].replace("-", "_")) is not None
     ]
     if options.dataset_impl != "mmap":
         faults.append(f"--dataset-impl {options.dataset_impl}: the lazy and cached formats are retired; use mmap")
     if len(set(options.json_keys)) < len(options.json_keys):
         faults.append(f"--json-keys {' '.join(options.json_keys)}: a key comes twice, and both would write one file")
+    faults += [
+        f"--json-keys {key!r}: a key becomes part of a file name, so it has no /" for key in options.json_keys if "/" in key
+    ]
+    if options.output_prefix == "":
+        faults.append("--output-prefix '': empty; give FOLDER/NAME (an unset variable?)")
     if faults:
         parser.error("; ".join(faults))
     return options
@@ -193,10 +210,6 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _stop(signal_number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + signal_number)  # through the with blocks, which remove what was begun
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _stop)
+    exit_on_signals()
     sys.exit(main())

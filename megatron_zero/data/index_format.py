@@ -19,6 +19,7 @@ file, the position and the rule.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -120,6 +121,23 @@ def parse_header(data: bytes, *, path: Path, file_bytes: int) -> IndexHeader:
             f"entries (byte 26) need {header.file_bytes}: the file is truncated or corrupt; make it again"
         )
     return header
+
+
+def write_index(
+    write: Callable[[bytes], None], dtype: TokenDtype, sizes: NDArray[Any], document_entries: NDArray[Any]
+) -> None:
+    """The bytes of an .idx file to write(), piece by piece; the sequences lie end to end in .bin."""
+    write(IndexHeader(dtype, len(sizes), len(document_entries)).pack())
+    for start in range(0, len(sizes), CHUNK):
+        write(sizes[start : start + CHUNK].astype("<i4").tobytes())
+    next_byte = 0
+    for start in range(0, len(sizes), CHUNK):
+        size_bytes = sizes[start : start + CHUNK].astype(np.int64) * dtype.itemsize
+        ends = next_byte + np.cumsum(size_bytes)
+        write((ends - size_bytes).astype("<i8").tobytes())
+        next_byte = int(ends[-1])
+    for start in range(0, len(document_entries), CHUNK):
+        write(document_entries[start : start + CHUNK].astype("<i8").tobytes())
 
 
 def check_sequences(

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import mmap
 from array import array
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,15 +24,19 @@ from .index_format import (
     CHUNK,
     HEADER,
     MAX_SEQUENCE_LENGTH,
-    IndexHeader,
+    TokenDtype,
     bin_path,
     check_documents,
     check_sequences,
+    dtype_code,
     idx_path,
     parse_header,
     token_dtype,
+    write_index,
 )
-from .staged_file import StagedFile, fsync_folder
+from .prefix_lock import PrefixLock
+from .publish_pair import publish_pair
+from .staged_file import Leftovers, StagedFile, clear_abandoned, signals_held
 
 
 class IndexedDataset:
@@ -53,9 +58,7 @@ class IndexedDataset:
         self.dtype = header.dtype
         self.sizes: NDArray[np.int32] = _view(index, "<i4", header.sizes_offset, header.num_sequences)
         self._pointers: NDArray[np.int64] = _view(index, "<i8", header.pointers_offset, header.num_sequences)
-        self.document_index: NDArray[np.int64] = _view(
-            index, "<i8", header.documents_offset, header.num_document_entries
-        )
+        self.document_index: NDArray[np.int64] = _view(index, "<i8", header.documents_offset, header.num_document_entries)
         check_sequences(header, self.sizes, self._pointers, path=self.idx_path, bin_bytes=len(data))
         check_documents(header, self.document_index, path=self.idx_path)
         self._index, self._elements = index, data.view(self.dtype)
@@ -87,6 +90,24 @@ class IndexedDataset:
         """Byte of .bin at which an element starts: for error messages."""
         return int(self._pointers[sequence]) + offset * self.dtype.itemsize
 
+    def sequence_at_byte(self, position: int) -> int:
+        """The sequence that holds the element at a byte of .bin: for error messages."""
+        return int(np.searchsorted(self._pointers, position, side="right")) - 1
+
+    def blocks(self, block_bytes: int) -> Iterator[NDArray[Any]]:
+        """All elements in order, read from .bin (not through the mapping) in blocks of so many bytes.
+
+        Errors: OSError with path and byte if .bin no longer holds what it did when it was opened.
+        """
+        position, total = 0, self._elements.nbytes
+        with open(self.bin_path, "rb") as file:
+            while position < total:
+                data = file.read(min(block_bytes, total - position))
+                if len(data) < min(block_bytes, total - position):
+                    raise OSError(f"{self.bin_path}: ends at byte {position + len(data)}; it had {total} when opened")
+                position += len(data)
+                yield np.frombuffer(data, dtype=self.dtype)
+
     def fingerprint(self) -> str:
         """Hex digest of what decides the order of samples: all of .idx, and the size of .bin. Reads all of .idx."""
         digest = hashlib.sha256(str(self._elements.nbytes).encode())
@@ -95,23 +116,59 @@ class IndexedDataset:
         return digest.hexdigest()
 
 
+@dataclass(frozen=True, slots=True)
+class ElementRule:
+    """Which values a writer takes: those of a vocabulary, or all of an element type."""
+
+    dtype: TokenDtype
+    lowest: int
+    highest: int
+    reason: str
+
+    @classmethod
+    def of(cls, *, vocab_size: int | None, dtype: TokenDtype | None) -> ElementRule:
+        if vocab_size is not None:
+            reason = f"the vocabulary that the file is written for has ids 0 to {vocab_size - 1}"
+            return cls(token_dtype(vocab_size), 0, vocab_size - 1, reason)
+        assert dtype is not None, "either vocab_size or dtype"
+        dtype_code(dtype)  # raises for a type that the format cannot name
+        if dtype.kind == "f":
+            return cls(dtype, 0, 0, "")
+        limits = np.iinfo(dtype)
+        reason = f"elements of type {dtype.name} are {limits.min} to {limits.max}"
+        return cls(dtype, int(limits.min), int(limits.max), reason)
+
+    def first_fault(self, elements: NDArray[Any]) -> int | None:
+        """Position of the first element that may not be written (not for floating-point types)."""
+        if len(elements) == 0 or (int(elements.min()) >= self.lowest and int(elements.max()) <= self.highest):
+            return None
+        return int(np.argmax((elements < self.lowest) | (elements > self.highest)))
+
+
 class IndexedDatasetWriter:
     """Writes a PREFIX.bin/.idx pair document by document, in a with block.
 
-    vocab_size: all token ids lie below it; it chooses the element type (index_format.token_dtype).
+    vocab_size: all token ids lie below it; it chooses the element type (index_format.token_dtype). Or else
+    dtype: the element type itself, where no vocabulary is known.
     Elements go to disk as they come; 4 bytes a sequence and 8 a document stay in memory. A clean exit publishes the
     pair: a good-looking .idx never stands beside an incomplete or older .bin, and files of the same name are replaced
     only when both new ones are complete and on the device. An error removes what was written and nothing else.
-    Errors: ConfigError for an id outside of the vocabulary; OSError with the path.
+    `leftovers`: temporary files of killed writers that were found, and removed where they are surely nobody's.
+    Errors: ConfigError for an element that may not be written, or a prefix that another run is writing; OSError with
+    the path, and with the state of the files where publishing them failed half-way.
     """
 
-    def __init__(self, prefix: str | Path, *, vocab_size: int) -> None:
-        self.dtype = token_dtype(vocab_size)
+    def __init__(self, prefix: str | Path, *, vocab_size: int | None = None, dtype: TokenDtype | None = None) -> None:
+        self._rule = ElementRule.of(vocab_size=vocab_size, dtype=dtype)
+        self.dtype = self._rule.dtype
         self.num_elements = 0
-        self._vocab_size = vocab_size
         self._sizes = array("i")
         self._document_index = array("q", [0])
+        self._sealed = False
         with ExitStack() as opened:
+            opened.enter_context(closing(PrefixLock(prefix)))
+            found = [clear_abandoned(path) for path in (bin_path(prefix), idx_path(prefix))]
+            self.leftovers = Leftovers(found[0].removed + found[1].removed, found[0].kept + found[1].kept)
             self._bin = opened.enter_context(StagedFile(bin_path(prefix)))
             self._idx = opened.enter_context(StagedFile(idx_path(prefix)))
             self._staged = opened.pop_all()
@@ -126,65 +183,112 @@ class IndexedDatasetWriter:
 
     def add_document(self, sequences: Sequence[ArrayLike]) -> None:
         """Append one document. Its empty sequences are left out; a document of none still counts."""
-        for elements in [self._checked(sequence) for sequence in sequences]:
+        for elements in [self._checked(np.asarray(sequence), None) for sequence in sequences]:
             if len(elements) > 0:
                 self._bin.write(elements.tobytes())
                 self._sizes.append(len(elements))
                 self.num_elements += len(elements)
         self._document_index.append(len(self._sizes))
 
+    def add_documents(self, elements: NDArray[Any], lengths: NDArray[np.int64]) -> None:
+        """Append documents of one sequence each: lengths[i] of the elements, end to end, belong to document i.
+
+        The same bytes as add_document() for each of them (length 0: a document without a sequence), in one write.
+        """
+        if int(lengths.sum()) != len(elements) or (len(lengths) > 0 and int(lengths.min()) < 0):
+            raise ValueError(f"lengths add up to {int(lengths.sum())}, and {len(elements)} elements are given")
+        if len(lengths) > 0 and int(lengths.max()) > MAX_SEQUENCE_LENGTH:
+            self._refuse_length(self.num_documents + int(lengths.argmax()), int(lengths.max()))
+        checked = self._checked(elements, lengths)
+        self._bin.write(checked.tobytes())
+        self.num_elements += len(checked)
+        entries = len(self._sizes) + np.cumsum(lengths > 0)
+        self._sizes.frombytes(lengths[lengths > 0].astype(np.intc).tobytes())
+        self._document_index.frombytes(entries.astype(np.int64).tobytes())
+
+    def add_dataset(self, dataset: IndexedDataset) -> None:
+        """Append all documents of a pair, empty ones included; its elements become this file's type without loss.
+
+        Errors: ConfigError for an element that does not fit; OSError if its .bin does not hold what it did when opened.
+        """
+        size_in_file = CHUNK * dataset.dtype.itemsize
+        start = 0
+        for block in dataset.blocks(size_in_file):
+            position = self._fault(block)
+            if position is not None:
+                raise ConfigError(
+                    f"{dataset.bin_path}: {block[position]} at byte {start + position * dataset.dtype.itemsize}; "
+                    f"{self._rule.reason}"
+                )
+            self._bin.write(block.astype(self.dtype, copy=False).tobytes())
+            self.num_elements += len(block)
+            start += block.nbytes
+        first_sequence = len(self._sizes)
+        for begin in range(0, len(dataset.sizes), CHUNK):
+            self._sizes.frombytes(dataset.sizes[begin : begin + CHUNK].astype(np.intc).tobytes())
+        for begin in range(1, len(dataset.document_index), CHUNK):
+            entries = dataset.document_index[begin : begin + CHUNK] + first_sequence
+            self._document_index.frombytes(entries.astype(np.int64).tobytes())
+
+    def seal(self) -> None:
+        """Both files are complete and on the device when this returns, under their temporary names still.
+
+        Leaving the with block does it too; a caller with several pairs seals all of them before it publishes the first.
+        """
+        write_index(
+            self._idx.write,
+            self.dtype,
+            np.frombuffer(self._sizes, dtype=np.intc),
+            np.frombuffer(self._document_index, dtype=np.int64),
+        )
+        self._bin.seal()
+        self._idx.seal()
+        self._sealed = True
+
     def __enter__(self) -> IndexedDatasetWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         with self._staged:
             if kind is None:
-                self._publish()
+                if not self._sealed:
+                    self.seal()
+                with signals_held():
+                    publish_pair(self._bin, self._idx)
 
-    def _publish(self) -> None:
-        self._write_index()
-        self._bin.seal()
-        self._idx.seal()
-        # Until the second rename there is no .idx: a kill here leaves a pair that cannot be opened, never a wrong one.
-        self._idx.path.unlink(missing_ok=True)
-        fsync_folder(self._idx.path.parent)
-        self._bin.publish()
-        self._idx.publish()
-
-    def _write_index(self) -> None:
-        self._idx.write(IndexHeader(self.dtype, len(self._sizes), len(self._document_index)).pack())
-        sizes = np.frombuffer(self._sizes, dtype=np.intc)
-        self._idx.write(sizes.astype("<i4", copy=False).tobytes())
-        next_byte = 0
-        for start in range(0, len(sizes), CHUNK):
-            size_bytes = sizes[start : start + CHUNK].astype(np.int64) * self.dtype.itemsize
-            ends = next_byte + np.cumsum(size_bytes)
-            self._idx.write((ends - size_bytes).astype("<i8", copy=False).tobytes())
-            next_byte = int(ends[-1])
-        documents = np.frombuffer(self._document_index, dtype=np.int64)
-        self._idx.write(documents.astype("<i8", copy=False).tobytes())
-
-    def _checked(self, sequence: ArrayLike) -> NDArray[Any]:
-        """The sequence in the file's element type; every value is representable there."""
-        elements = np.asarray(sequence)
-        where = f"{self._bin.path}: document {self.num_documents}"
+    def _checked(self, elements: NDArray[Any], lengths: NDArray[np.int64] | None) -> NDArray[Any]:
+        """The elements in the file's type; every value is representable there. lengths: None for one document."""
         if elements.ndim != 1:
-            raise ConfigError(f"{where}: a sequence of shape {list(elements.shape)}; it must have one dimension")
-        if len(elements) > MAX_SEQUENCE_LENGTH:
-            raise ConfigError(f"{where}: {len(elements)} elements in a sequence; lengths are int32")
+            raise ConfigError(
+                f"{self._where(self.num_documents)}: a sequence of shape {list(elements.shape)}; it must have one dimension"
+            )
+        if lengths is None and len(elements) > MAX_SEQUENCE_LENGTH:
+            self._refuse_length(self.num_documents, len(elements))
         if len(elements) == 0:
             return elements.astype(self.dtype)
-        if elements.dtype.kind not in "iu":
-            raise ConfigError(f"{where}: elements of type {elements.dtype}; token ids are whole numbers")
-        for token in (int(elements.min()), int(elements.max())):
-            if not 0 <= token < self._vocab_size:
-                raise ConfigError(
-                    f"{where}: token id {token}; the vocabulary that the file is written for has ids 0 to "
-                    f"{self._vocab_size - 1}"
-                )
+        position = self._fault(elements)
+        if position is not None:
+            ends = np.cumsum(lengths) if lengths is not None else np.array([len(elements)])
+            document = self.num_documents + int(np.searchsorted(ends, position, side="right"))
+            raise ConfigError(f"{self._where(document)}: token id {elements[position]}; {self._rule.reason}")
         return elements.astype(self.dtype, copy=False)
+
+    def _fault(self, elements: NDArray[Any]) -> int | None:
+        """Position of an element that may not be written. Errors: ConfigError where no element of its type may."""
+        if self.dtype.kind == "f" and np.can_cast(elements.dtype, self.dtype, "safe"):
+            return None
+        if self.dtype.kind == "f" or elements.dtype.kind not in "iu":
+            raise ConfigError(
+                f"{self._where(self.num_documents)}: elements of type {elements.dtype}; "
+                + ("token ids are whole numbers" if self.dtype.kind != "f" else f"{self.dtype.name} would lose digits")
+            )
+        return self._rule.first_fault(elements)
+
+    def _where(self, document: int) -> str:
+        return f"{self._bin.path}: document {document}"
+
+    def _refuse_length(self, document: int, length: int) -> None:
+        raise ConfigError(f"{self._where(document)}: {length} elements in a sequence; lengths are int32")
 
 
 def _map_bytes(path: Path) -> NDArray[np.uint8]:

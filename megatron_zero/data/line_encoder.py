@@ -1,13 +1,14 @@
-"""JSON lines -> token ids, a chunk of lines at a time: what each process of preprocess_data does.
+"""JSON lines -> token ids, a piece of an input at a time: what each process of preprocess_data does.
 
 One line is one document: a JSON object whose keys hold its texts. A line that is not is reported by file, number and
-reason, and the rest of its chunk is encoded all the same.
+reason, and the rest of its piece is encoded all the same.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -17,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..config.data import TokenizerConfig
-from .index_format import token_dtype
-from .tokenizer import build_tokenizer
+from .index_format import TokenDtype, token_dtype
+from .text_pieces import TextPiece
+from .tokenizer import NullTokenizer, build_tokenizer
 
 CHUNK_BYTES: Final = 1 << 20
 JSON_TYPES: Final = MappingProxyType(
@@ -33,10 +35,6 @@ class LineChunk:
     path: str
     first_line: int
     lines: tuple[bytes, ...]
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(len(line) for line in self.lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +54,33 @@ class EncodedTexts:
     ids: NDArray[Any]
     lengths: NDArray[np.int64]
 
-    def documents(self) -> Iterator[NDArray[Any]]:
-        stop = 0
-        for length in self.lengths.tolist():
-            start, stop = stop, stop + length
-            yield self.ids[start:stop]
+
+@dataclass(frozen=True, slots=True)
+class EncodeTask:
+    """check_only: find the bad lines; the other ones are counted, and get no ids."""
+
+    piece: TextPiece
+    check_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class EncodedChunk:
-    """texts: one per key, all with the same documents.   num_bytes: read for them, bad lines included."""
+class EncodedPiece:
+    """What became of one piece of an input.
 
+    texts: one per key, all with the same documents.   bad_lines: their numbers count from the piece's first line (1).
+    text_bytes: read and unpacked, bad lines included.   input_bytes: of the input, which may be compressed.
+    """
+
+    name: str
     texts: tuple[EncodedTexts, ...]
     bad_lines: tuple[BadLine, ...]
-    num_bytes: int
+    num_lines: int
+    text_bytes: int
+    input_bytes: int
+
+    @property
+    def num_documents(self) -> int:
+        return self.num_lines - len(self.bad_lines)
 
 
 class BadLineError(ValueError):
@@ -77,41 +88,111 @@ class BadLineError(ValueError):
 
 
 class LineEncoder:
-    """Encodes chunks of lines: lines -> texts of the keys -> ids in the files' element type.
+    """Encodes pieces of an input: lines -> texts of the keys -> ids in the files' element type.
 
     append_eod: an end-of-document id follows each text that has ids; an empty one stays empty, as in Megatron.
+    An id outside of the tokenizer's own vocabulary makes its line a bad one.
     """
 
-    def __init__(
-        self, tokenizer: TokenizerConfig, *, keys: Sequence[str], append_eod: bool, special_tokens: bool
-    ) -> None:
-        self._tokenizer = build_tokenizer(tokenizer, special_tokens=special_tokens)
-        self._keys, self._append_eod = tuple(keys), append_eod
-        self.vocab_size = self._tokenizer.vocab_size
+    def __init__(self, tokenizer: TokenizerConfig, *, keys: Sequence[str], append_eod: bool, special_tokens: bool) -> None:
+        built = build_tokenizer(tokenizer, special_tokens=special_tokens)
+        # Some tokenizers can give an array instead of a list.
+        self._encode: Callable[[str], list[int] | NDArray[Any]] = getattr(built, "encode_array", built.encode)
+        # The others take any text; with this one a check has to try.
+        self._refuses_text = isinstance(built, NullTokenizer)
+        self._keys, self._eod = tuple(keys), built.eod if append_eod else None
+        self.vocab_size = built.vocab_size
         self._dtype = token_dtype(self.vocab_size)
 
-    def __call__(self, chunk: LineChunk) -> EncodedChunk:
-        documents: list[list[list[int]]] = []
-        bad_lines: list[BadLine] = []
-        for number, line in enumerate(chunk.lines, start=chunk.first_line):
+    def __call__(self, task: EncodeTask) -> EncodedPiece:
+        text = task.piece.read()
+        lines = text.split(b"\n")
+        if not lines[-1]:
+            lines.pop()
+        texts: tuple[EncodedTexts, ...] = ()
+        if task.check_only:
+            bad_lines = self._check(lines, task.piece.name)
+        else:
             try:
-                documents.append([self._encode(text) for text in texts_of_line(line, self._keys)])
-            except BadLineError as error:
-                bad_lines.append(BadLine(chunk.path, number, str(error)))
-        texts = tuple(self._pack([document[key] for document in documents]) for key in range(len(self._keys)))
-        return EncodedChunk(texts, tuple(bad_lines), chunk.num_bytes)
+                texts, bad_lines = self._encode_lines(lines, task.piece.name, self._encode)
+            except _OutsideVocabularyError:  # once more, looking at each text
+                texts, bad_lines = self._encode_lines(lines, task.piece.name, self._encode_checked)
+        return EncodedPiece(task.piece.name, texts, bad_lines, len(lines), len(text), task.piece.input_bytes)
 
-    def _encode(self, text: str) -> list[int]:
+    def _encode_lines(
+        self, lines: list[bytes], name: str, encode: Callable[[str], list[int] | NDArray[Any]]
+    ) -> tuple[tuple[EncodedTexts, ...], tuple[BadLine, ...]]:
+        packed = [_PackedIds(self.vocab_size, self._eod) for _ in self._keys]
+        bad_lines = list[BadLine]()
+        for number, line in enumerate(lines, start=1):
+            try:
+                encoded = [encode(text) for text in texts_of_line(line, self._keys)]
+            except ValueError as error:  # BadLineError, or the tokenizer refuses the text
+                bad_lines.append(BadLine(name, number, str(error)))
+                continue
+            for ids, target in zip(encoded, packed, strict=True):
+                target.add(ids)
+        return tuple(target.finish(self._dtype) for target in packed), tuple(bad_lines)
+
+    def _check(self, lines: list[bytes], name: str) -> tuple[BadLine, ...]:
+        bad_lines = list[BadLine]()
+        for number, line in enumerate(lines, start=1):
+            try:
+                for text in texts_of_line(line, self._keys):
+                    if self._refuses_text:
+                        self._encode(text)
+            except ValueError as error:
+                bad_lines.append(BadLine(name, number, str(error)))
+        return tuple(bad_lines)
+
+    def _encode_checked(self, text: str) -> list[int] | NDArray[Any]:
+        ids = self._encode(text)
+        for token in (int(min(ids)), int(max(ids))) if len(ids) > 0 else ():
+            if not 0 <= token < self.vocab_size:
+                raise BadLineError(
+                    f"the tokenizer gives token id {token}, and its vocabulary has ids 0 to {self.vocab_size - 1}: wrong "
+                    "tokenizer files?"
+                )
+        return ids
+
+
+class _OutsideVocabularyError(Exception):
+    """Some id of a piece."""
+
+
+class _PackedIds:
+    """Ids of many texts, end to end, gathered as C ints: a list of Python ints is seven times as large."""
+
+    def __init__(self, vocab_size: int, eod: int | None) -> None:
+        self._ids = array("i")
+        self._lengths = list[int]()
+        self._vocab_size, self._eod = vocab_size, eod
+
+    def add(self, ids: list[int] | NDArray[Any]) -> None:
+        before = len(self._ids)
         try:
-            ids = self._tokenizer.encode(text)
-        except ValueError as error:
-            raise BadLineError(str(error)) from error
-        return [*ids, self._tokenizer.eod] if ids and self._append_eod else ids
+            if isinstance(ids, list):
+                self._ids.fromlist(ids)
+            else:
+                self._ids.frombytes(_as_ints(ids).tobytes())
+        except OverflowError as error:
+            raise _OutsideVocabularyError from error
+        if self._eod is not None and len(ids) > 0:
+            self._ids.append(self._eod)
+        self._lengths.append(len(self._ids) - before)
 
-    def _pack(self, texts: list[list[int]]) -> EncodedTexts:
-        ids = [np.array(text, dtype=self._dtype) for text in texts]  # raises where an id does not fit
-        packed = np.concatenate(ids) if ids else np.empty(0, dtype=self._dtype)
-        return EncodedTexts(packed, np.array([len(text) for text in texts], dtype=np.int64))
+    def finish(self, dtype: TokenDtype) -> EncodedTexts:
+        ids = np.frombuffer(self._ids, dtype=np.intc)
+        if len(ids) > 0 and not 0 <= int(ids.min()) <= int(ids.max()) < self._vocab_size:
+            raise _OutsideVocabularyError
+        return EncodedTexts(ids.astype(dtype), np.array(self._lengths, dtype=np.int64))
+
+
+def _as_ints(ids: NDArray[Any]) -> NDArray[np.intc]:
+    converted = ids.astype(np.intc, copy=False)
+    if not np.can_cast(ids.dtype, np.intc) and not np.array_equal(converted, ids):
+        raise OverflowError(f"ids of type {ids.dtype} beyond int32")
+    return converted
 
 
 def texts_of_line(line: bytes, keys: Sequence[str]) -> list[str]:
@@ -135,6 +216,8 @@ def _checked_text(document: dict[str, object], key: str) -> str:
     text = document[key]
     if not isinstance(text, str):
         raise BadLineError(f"key {key!r} holds {JSON_TYPES.get(type(text), 'null')}, not a text")
+    if text.isascii():
+        return text
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -12,9 +12,12 @@ import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
+
+from ..config.fields import ConfigError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -24,12 +27,15 @@ STOP_SECONDS: Final = 5.0  # what a worker gets to end by itself
 
 
 class WorkerError(RuntimeError):
-    """A worker process died, or its function raised; the message has the exit code or the worker's traceback."""
+    """A worker process died, or its function failed; the message has the exit code or the worker's traceback."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
+    """error: an exception that has its reason in the input, and is no fault of the program."""
+
     trace: str
+    error: Exception | None = None
 
 
 def ordered_map(
@@ -38,8 +44,8 @@ def ordered_map(
     """function(item) of each item, in order, where each worker process makes its own function once.
 
     workers: 1 runs everything in this process. make_function, items and results are pickled for more (they are spawned,
-    not forked). Errors: WorkerError; with one worker what the function raises. All workers are gone when this ends or
-    is closed.
+    not forked). Errors: ConfigError and OSError of the function, as it raised them; WorkerError for a worker that died,
+    and for any other exception (which comes as it is with one worker). All workers are gone when this ends or is closed.
     """
     if workers == 1:
         yield from map(make_function(), items)
@@ -84,7 +90,14 @@ class _Worker(Generic[Item, Result]):
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, make_function), daemon=True)
-        self._process.start()
+        # Ctrl-C reaches the whole group, and the parent decides: a worker never sees it, not even while it starts. The
+        # first start of all would also start the library's tracker process, which takes the signal out of the mask.
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()  # only the worker holds it now, so that its death ends the pipe
 
     def send(self, item: Item) -> None:
@@ -99,6 +112,8 @@ class _Worker(Generic[Item, Result]):
         except (EOFError, OSError) as error:  # OSError: it died in the middle of an answer
             raise self._death() from error
         if isinstance(answer, _Failure):
+            if answer.error is not None:
+                raise answer.error
             raise WorkerError(f"a worker process failed:\n{answer.trace}")
         result: Result = answer
         return result
@@ -106,9 +121,7 @@ class _Worker(Generic[Item, Result]):
     def __enter__(self) -> _Worker[Item, Result]:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.connection.close()
         if error is not None:
             self._process.terminate()
@@ -127,7 +140,6 @@ class _Worker(Generic[Item, Result]):
 
 def _serve(connection: Connection, make_function: Callable[[], Callable[[Any], Any]]) -> None:
     """A worker's life: until the parent closes the pipe or is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     function: Callable[[Any], Any] | None = None
     while True:
         try:
@@ -137,6 +149,8 @@ def _serve(connection: Connection, make_function: Callable[[], Callable[[Any], A
         try:
             function = function or make_function()
             answer = function(item)
+        except (ConfigError, OSError) as error:
+            answer = _Failure(traceback.format_exc(), error)
         except Exception:  # whatever it is, it is raised again in the parent
             answer = _Failure(traceback.format_exc())
         try:

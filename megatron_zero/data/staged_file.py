@@ -1,17 +1,27 @@
 """A file that appears under its name only when it is complete.
 
 It is written under a temporary name in the target's own folder (a rename is atomic only inside one file system), sealed
-(flushed, fsynced, closed) and then published by a rename. Several files can be sealed first and published afterwards.
+(flushed, fsynced) and then published by a rename. Several files can be sealed first and published afterwards.
+
+The writer holds an flock on its temporary file, so that what a killed writer left can be told from what a living one is
+writing: process ids come back, locks end with their process. Locks of other machines cannot be trusted everywhere, so
+the name carries a mark of the machine, and clear_abandoned() leaves the files of others alone.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import secrets
+import signal
+import threading
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 
 
 class StagedFile:
@@ -24,13 +34,15 @@ class StagedFile:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.bytes_written = 0
-        self._temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+        self.temporary = temporary_path(self.path)
+        self._sealed = False
         if self.path.is_dir():
             raise IsADirectoryError(f"cannot write {self.path}: a folder of that name is in the way")
         try:
-            self._file = open(self._temporary, "xb")  # noqa: SIM115 - closed by seal() or discard()
+            self._file = open(self.temporary, "xb")  # noqa: SIM115 - closed by rename() or discard()
         except OSError as error:
             raise OSError(error.errno, f"cannot write into folder {self.path.parent}: {error.strerror}") from error
+        try_lock(self._file.fileno())
 
     def write(self, data: bytes | memoryview) -> None:
         with self._errors_named():
@@ -42,29 +54,32 @@ class StagedFile:
         with self._errors_named():
             self._file.flush()
             os.fsync(self._file.fileno())
-            self._file.close()
+        self._sealed = True
 
     def publish(self) -> None:
         """Give the sealed file its name, replacing a file of that name."""
-        assert self._file.closed, "seal() comes before publish()"
+        self.rename()
         with self._errors_named():
-            os.replace(self._temporary, self.path)
             fsync_folder(self.path.parent)
+
+    def rename(self) -> None:
+        """The first half of publish(): after a crash the rename may be undone until the folder is fsynced."""
+        assert self._sealed, "seal() comes before publish()"
+        with self._errors_named():
+            self._file.close()
+            os.replace(self.temporary, self.path)
 
     def discard(self) -> None:
         """Remove the temporary file; nothing happens after publish(). Never touches the target."""
-        with suppress(
-            OSError
-        ):  # closing flushes; what fails there failed in write() or seal() already, and is thrown away
+        # Closing flushes; what fails there failed in write() or seal() already, and is thrown away.
+        with suppress(OSError):
             self._file.close()
-        self._temporary.unlink(missing_ok=True)
+        self.temporary.unlink(missing_ok=True)
 
     def __enter__(self) -> StagedFile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.discard()
 
     @contextmanager
@@ -72,9 +87,59 @@ class StagedFile:
         try:
             yield
         except OSError as error:
-            raise OSError(
-                error.errno, f"cannot write {self.path} (byte {self.bytes_written}): {error.strerror}"
-            ) from error
+            raise OSError(error.errno, f"cannot write {self.path} (byte {self.bytes_written}): {error.strerror}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """Temporary files that were found beside a target.
+
+    removed: their writer is gone.   kept: their writer lives, or runs on another machine, or cannot be asked.
+    """
+
+    removed: tuple[Path, ...] = ()
+    kept: tuple[Path, ...] = ()
+
+    def lines(self) -> list[str]:
+        """For the user."""
+        return [
+            *(f"removed {path}, which a run that was killed left" for path in self.removed),
+            *(
+                f"left alone: {path}; its writer may live (on another machine, or there are no file locks here): remove "
+                "it if not"
+                for path in self.kept
+            ),
+        ]
+
+
+def temporary_path(path: Path) -> Path:
+    """A new name beside `path`: NAME.MACHINE-PID-RANDOM.tmp."""
+    return path.with_name(f"{path.name}.{_machine_mark()}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
+
+
+def clear_abandoned(path: Path) -> Leftovers:
+    """Remove the temporary files for `path` whose writers, on this machine, are gone.
+
+    The caller makes sure that nobody begins to write `path` meanwhile (prefix_lock.py): a file just made has no lock yet.
+    """
+    pattern = re.compile(re.escape(path.name) + r"\.([0-9a-f]{8})-\d+-[0-9a-f]{8}\.tmp")
+    removed, kept = list[Path](), list[Path]()
+    for entry in sorted(path.parent.iterdir()) if path.parent.is_dir() else ():
+        if (match := pattern.fullmatch(entry.name)) is not None:
+            gone = match[1] == _machine_mark() and _remove_unlocked(entry)
+            (removed if gone else kept).append(entry)
+    return Leftovers(tuple(removed), tuple(kept))
+
+
+def try_lock(descriptor: int) -> bool | None:
+    """Take an flock without waiting. False: another process holds it. None: the file system has no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # ENOLCK, ENOSYS, EOPNOTSUPP
+        return None
+    return True
 
 
 def fsync_folder(folder: Path) -> None:
@@ -82,5 +147,52 @@ def fsync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """SIGTERM, SIGINT and SIGHUP that come inside take effect at the end: renames that belong together stay together.
+
+    For the main thread; elsewhere no Python handler runs anyway.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    # None: a handler that is not Python's cannot be put back, so it stays.
+    before = {number: handler for number in numbers if (handler := signal.getsignal(number)) is not None}
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for missed in received:
+            signal.raise_signal(missed)
+
+
+def _machine_mark() -> str:
+    return f"{zlib.crc32(os.uname().nodename.encode()):08x}"
+
+
+def _remove_unlocked(path: Path) -> bool:
+    """Whether the file was nobody's, and is gone now."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        if try_lock(descriptor):
+            path.unlink()
+            return True
+        return False
     finally:
         os.close(descriptor)

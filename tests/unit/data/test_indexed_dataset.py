@@ -1,12 +1,14 @@
 """The .bin/.idx pair: what is written is read back, and no damaged pair is opened."""
 
 import os
+import signal
 
 import numpy as np
+import psutil
 import pytest
 
 from megatron_zero.config.fields import ConfigError
-from megatron_zero.data.index_format import HEADER, MAGIC, VERSION, token_dtype
+from megatron_zero.data.index_format import HEADER, MAGIC, VERSION, token_dtype, write_index
 from megatron_zero.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
 
 DOCUMENTS = ([[5, 6, 7]], [], [[1], [], [2, 3]], [[]], [[9] * 70])
@@ -97,22 +99,177 @@ def test_failed_run_leaves_the_old_pair_as_it_was(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.bin", "a.idx"]
 
 
-@pytest.mark.parametrize("failing_rename", [1, 2])
-def test_no_index_stands_beside_a_bin_it_does_not_describe(tmp_path, monkeypatch, failing_rename):
-    """Whichever rename a crash comes before, the old .idx is gone by then: the pair cannot be opened by mistake."""
-    write(tmp_path / "a")
+def fail_rename(monkeypatch, number):
+    """The number-th os.replace (1: of .bin, 2: of .idx) fails; those after it work."""
     calls = []
 
     def replace(source, target, real=os.replace):
         calls.append(target)
-        if len(calls) == failing_rename:
+        if len(calls) == number:
             raise OSError(5, "Input/output error")
         real(source, target)
 
     monkeypatch.setattr(os, "replace", replace)
-    with pytest.raises(OSError, match=r"cannot write .*a\.(bin|idx)"):
+
+
+def test_old_pair_is_put_back_when_the_new_bin_gets_no_name(tmp_path, monkeypatch):
+    before = IndexedDataset(write(tmp_path / "a")).fingerprint()
+    fail_rename(monkeypatch, 1)
+    with pytest.raises(OSError, match=r"cannot write .*a\.bin .*Input/output error\. The files of that name are as they"):
         write(tmp_path / "a", [[[1]]])
-    assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
+    assert IndexedDataset(tmp_path / "a").fingerprint() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.bin", "a.idx"]
+
+
+@pytest.mark.parametrize("replaces", [True, False])
+def test_new_index_is_kept_and_named_when_only_its_rename_fails(tmp_path, monkeypatch, replaces):
+    """No .idx stands beside a .bin it does not describe, and the command in the message completes the pair."""
+    if replaces:
+        write(tmp_path / "a")
+    fail_rename(monkeypatch, 2)
+    with pytest.raises(OSError, match=r"a\.bin is the new file and complete, but its index has no name yet: mv") as caught:
+        write(tmp_path / "a", [[[1, 2]]])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.bin", "a.idx.complete"]
+    assert f"mv '{tmp_path / 'a.idx.complete'}' '{tmp_path / 'a.idx'}'" in str(caught.value)
+    os.rename(tmp_path / "a.idx.complete", tmp_path / "a.idx")
+    assert IndexedDataset(tmp_path / "a").get(0).tolist() == [1, 2]
+
+
+def test_folder_that_cannot_be_synced_before_the_renames_changes_nothing(tmp_path, monkeypatch):
+    before = IndexedDataset(write(tmp_path / "a")).fingerprint()
+
+    def fsync_folder(folder):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("megatron_zero.data.publish_pair.fsync_folder", fsync_folder)
+    with pytest.raises(OSError, match="as they were"):
+        write(tmp_path / "a", [[[1]]])
+    assert IndexedDataset(tmp_path / "a").fingerprint() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.bin", "a.idx"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_between_the_renames_takes_effect_when_the_pair_is_complete(tmp_path, monkeypatch, number):
+    write(tmp_path / "a")
+
+    def stop(received, frame):
+        raise SystemExit(128 + received)
+
+    def replace(source, target, real=os.replace):
+        signal.raise_signal(number)
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    before = signal.signal(number, stop)
+    try:
+        with pytest.raises(SystemExit) as caught:
+            write(tmp_path / "a", [[[1, 2]]])
+    finally:
+        signal.signal(number, before)
+    assert caught.value.code == 128 + number
+    assert IndexedDataset(tmp_path / "a").get(0).tolist() == [1, 2]
+
+
+def test_second_writer_of_a_prefix_is_refused_while_the_first_one_writes(tmp_path):
+    with IndexedDatasetWriter(tmp_path / "a", vocab_size=100) as writer:
+        writer.add_document([[1]])
+        with pytest.raises(ConfigError, match=r"a\.bin and \.idx are being written by another run"):
+            IndexedDatasetWriter(tmp_path / "a", vocab_size=100)
+    assert IndexedDataset(tmp_path / "a").get(0).tolist() == [1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.bin", "a.idx"]
+
+
+# ---- many documents at once
+
+
+@pytest.mark.parametrize("vocab_size", [200, 70000])
+@pytest.mark.parametrize("cuts", [(), (3,), (0, 1, 2, 300, 300)])
+def test_documents_added_together_make_the_bytes_of_documents_added_singly(tmp_path, vocab_size, cuts):
+    rng = np.random.default_rng(7)
+    lengths = rng.integers(0, 4, 400)
+    ids = rng.integers(0, vocab_size, int(lengths.sum()))
+    pieces = np.split(ids, np.cumsum(lengths)[:-1])
+    write(tmp_path / "single", [[piece] for piece in pieces], vocab_size)
+    with IndexedDatasetWriter(tmp_path / "packed", vocab_size=vocab_size) as writer:
+        for part in np.split(np.arange(len(lengths)), cuts):
+            chosen = [pieces[i] for i in part]
+            writer.add_documents(np.concatenate([np.empty(0, np.int64), *chosen]), lengths[part])
+    for suffix in (".bin", ".idx"):
+        assert (tmp_path / f"packed{suffix}").read_bytes() == (tmp_path / f"single{suffix}").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "ids,lengths,kind,message",
+    [
+        ([1, 2, 100], [1, 0, 2], ConfigError, r"document 3: token id 100; .* ids 0 to 99"),
+        ([-1, 2, 100], [1, 0, 2], ConfigError, r"document 1: token id -1"),
+        ([1, 2], [1], ValueError, "lengths add up to 1, and 2"),
+        ([1, 2], [3, -1], ValueError, "lengths add up to 2, and 2"),
+        ([1.5], [1], ConfigError, "document 1: elements of type float64; token ids are whole numbers"),
+    ],
+)
+def test_bad_documents_added_together_are_refused_by_number(tmp_path, ids, lengths, kind, message):
+    with pytest.raises(kind, match=message), IndexedDatasetWriter(tmp_path / "a", vocab_size=100) as writer:
+        writer.add_document([[1]])
+        writer.add_documents(np.array(ids), np.array(lengths))
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- element types without a vocabulary
+
+
+@pytest.mark.parametrize("dtype", ["<u1", "<i1", "<i2", "<i4", "<i8", "<f8", "<f4", "<u2"])
+def test_every_element_type_of_the_format_comes_back(tmp_path, dtype):
+    dtype = np.dtype(dtype)
+    limits = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+    values = np.array([limits.min, 0, limits.max], dtype=dtype)
+    with IndexedDatasetWriter(tmp_path / "a", dtype=dtype) as writer:
+        writer.add_document([values])
+        writer.add_documents(values, np.array([0, 3]))
+    dataset = IndexedDataset(tmp_path / "a")
+    assert dataset.dtype == dtype
+    assert [dataset.get(i).tolist() for i in range(2)] == [values.tolist()] * 2
+    assert dataset.document_index.tolist() == [0, 1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "dtype,values,message",
+    [
+        ("<u2", [65535, 65536], "document 0: token id 65536; elements of type uint16 are 0 to 65535"),
+        ("<u2", [-1], "token id -1; elements of type uint16"),
+        ("<i4", [2**31], "token id 2147483648; elements of type int32"),
+        ("<i4", [0.5], "float64; token ids are whole numbers"),
+        ("<f4", [0.5], "float64; float32 would lose digits"),
+        ("<u4", [1], "no code for elements of type uint32"),
+    ],
+)
+def test_value_that_the_element_type_cannot_hold_is_refused(tmp_path, dtype, values, message):
+    with (
+        pytest.raises(ConfigError, match=message),
+        IndexedDatasetWriter(tmp_path / "a", dtype=np.dtype(dtype)) as writer,
+    ):
+        writer.add_document([values])
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- large files
+
+
+def test_positions_beyond_two_gibibytes_are_right_and_opening_reads_no_elements(tmp_path):
+    """H27: 3 sequences of 2^29 int32 tokens over a sparse .bin of 6 GiB."""
+    tail = np.arange(8, dtype="<i4")
+    with open(tmp_path / "a.bin", "wb") as file:
+        file.truncate(3 * 2**31)
+        file.seek(3 * 2**31 - tail.nbytes)
+        file.write(tail.tobytes())
+    with open(tmp_path / "a.idx", "wb") as file:
+        write_index(file.write, np.dtype("<i4"), np.full(3, 2**29), np.arange(4))
+    before = psutil.Process().memory_info().rss
+    dataset = IndexedDataset(tmp_path / "a")
+    assert psutil.Process().memory_info().rss - before < 64 << 20  # a mapped page that was read would count
+    assert [dataset.byte_position(i, 0) for i in range(3)] == [0, 2147483648, 4294967296]
+    assert dataset.get(2, 2**29 - 8).tolist() == list(range(8))
+    assert dataset.get(1, 2**29 - 2).tolist() == [0, 0]
 
 
 def test_a_second_writer_replaces_the_pair(tmp_path):

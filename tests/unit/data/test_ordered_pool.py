@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 from helpers.processes import process_ended
 
+from megatron_zero.config.fields import ConfigError
 from megatron_zero.data.ordered_pool import WorkerError, ordered_map
 
 # Workers are spawned and cannot import this file; eval can be pickled by name.
@@ -26,6 +27,12 @@ make_cut_short = partial(
     "b'\\0\\1\\0\\0half'), __import__('os')._exit(3))",
 )
 make_failing = partial(eval, "lambda n: 10 // (5 - n)")
+make_refusing = partial(
+    eval,
+    "lambda n: n if n < 5 else (_ for _ in ()).throw("
+    "__import__('megatron_zero.config.fields', fromlist=['ConfigError']).ConfigError('a.txt, byte 3'))",
+)
+make_unreadable = partial(eval, "lambda n: n if n < 5 else (_ for _ in ()).throw(OSError(5, 'a.txt, byte 3'))")
 make_unbuildable = partial(eval, "1 // 0")
 
 
@@ -55,6 +62,14 @@ def test_no_items_no_results():
 def test_worker_that_dies_or_fails_is_an_error_and_all_are_gone(make, message):
     with pytest.raises(WorkerError, match=message):
         list(ordered_map(make, range(1000), workers=2))
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("make,kind", [(make_refusing, ConfigError), (make_unreadable, OSError)])
+def test_error_of_the_input_comes_as_it_was_raised(make, kind, workers):
+    with pytest.raises(kind, match=r"^(\[Errno 5\] )?a\.txt, byte 3$"):
+        list(ordered_map(make, range(1000), workers=workers))
     assert multiprocessing.active_children() == []
 
 

@@ -1,11 +1,16 @@
 """A file appears under its name complete, or not at all."""
 
+import errno
+import fcntl
+import io
+import os
 import resource
 from contextlib import contextmanager
 
 import pytest
 
-from megatron_zero.data.staged_file import StagedFile
+from megatron_zero.data import staged_file
+from megatron_zero.data.staged_file import Leftovers, StagedFile, clear_abandoned
 
 
 def test_published_file_holds_what_was_written(tmp_path):
@@ -60,6 +65,102 @@ def test_folder_in_the_way_is_named_before_anything_is_written(tmp_path):
     with pytest.raises(IsADirectoryError, match=r"a\.bin"):
         StagedFile(tmp_path / "a.bin")
     assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
+
+
+class FailingFile(io.FileIO):
+    """A file on a device that is full, or broken, from some byte on."""
+
+    def __init__(self, path, mode, *, fails_from, error):
+        super().__init__(path, mode)
+        self.fails_from, self.error = fails_from, error
+
+    def write(self, data):
+        if self.tell() + len(data) > self.fails_from:
+            raise OSError(self.error, os.strerror(self.error))
+        return super().write(data)
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_full_or_broken_device_is_named_and_leaves_nothing(tmp_path, monkeypatch, error):
+    def open_failing(path, mode):
+        return io.BufferedWriter(FailingFile(path, mode, fails_from=150_000, error=error))
+
+    monkeypatch.setattr(staged_file, "open", open_failing, raising=False)
+    with StagedFile(tmp_path / "a.bin") as file:
+        file.write(b"x" * 100_000)
+        with pytest.raises(OSError, match=r"cannot write .*a\.bin \(byte 100000\): ") as caught:
+            file.write(b"x" * 100_000)
+    assert caught.value.errno == error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_failed_fsync_is_an_error_with_the_path(tmp_path, monkeypatch):
+    def fsync(descriptor):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with StagedFile(tmp_path / "a.bin") as file:
+        file.write(b"x")
+        with pytest.raises(OSError, match=r"cannot write .*a\.bin \(byte 1\): Input/output error"):
+            file.seal()
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- what killed writers leave
+
+
+def abandoned(path):
+    """A temporary file for `path` whose writer is gone: like one of a killed process, it has no lock."""
+    temporary = staged_file.temporary_path(path)
+    temporary.write_bytes(b"half")
+    return temporary
+
+
+def test_file_of_a_writer_that_is_gone_is_removed_and_named(tmp_path):
+    target = tmp_path / "a.bin"
+    target.write_bytes(b"old")
+    left = abandoned(target)
+    assert clear_abandoned(target) == Leftovers(removed=(left,))
+    assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_file_of_a_living_writer_stays(tmp_path, sealed):
+    with StagedFile(tmp_path / "a.bin") as file:
+        file.write(b"new")
+        if sealed:
+            file.seal()
+        assert clear_abandoned(tmp_path / "a.bin") == Leftovers(kept=(file.temporary,))
+        file.seal()
+        file.publish()
+    assert (tmp_path / "a.bin").read_bytes() == b"new"
+
+
+def test_file_of_another_machine_stays_and_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(staged_file, "_machine_mark", lambda: "0badcafe")
+    left = abandoned(tmp_path / "a.bin")
+    monkeypatch.undo()
+    assert clear_abandoned(tmp_path / "a.bin") == Leftovers(kept=(left,))
+    assert left.exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["a.bin", "a.bin.tmp", "b.bin.00000000-1-00000000.tmp", "a.bin.1-00000000.tmp", "a.bin.note", "aXbin.tmp"]
+)
+def test_files_of_other_names_are_not_looked_at(tmp_path, name):
+    (tmp_path / name).write_bytes(b"")
+    assert clear_abandoned(tmp_path / "a.bin") == Leftovers()
+    assert (tmp_path / name).exists()
+
+
+def test_file_system_without_locks_keeps_everything(tmp_path, monkeypatch):
+    left = abandoned(tmp_path / "a.bin")
+
+    def flock(descriptor, operation):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert clear_abandoned(tmp_path / "a.bin") == Leftovers(kept=(left,))
 
 
 @contextmanager

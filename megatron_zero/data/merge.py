@@ -1,0 +1,90 @@
+"""Several .bin/.idx pairs put one after the other into one: what preprocessing their texts together would have made.
+
+.bin is copied in blocks and .idx is made anew, so time is that of copying, and memory does not grow with .bin.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..config.fields import ConfigError
+from .index_format import TokenDtype, bin_path, idx_path
+from .indexed_dataset import IndexedDataset, IndexedDatasetWriter
+
+
+@dataclass(frozen=True, slots=True)
+class MergePlan:
+    """dtypes[i] is the element type of prefixes[i]; dtype holds the values of all of them."""
+
+    prefixes: tuple[str, ...]
+    dtypes: tuple[TokenDtype, ...]
+    dtype: TokenDtype
+
+    def widening_text(self) -> str:
+        """Which types become a wider one, or ""."""
+        narrower = sorted({dtype.name for dtype in self.dtypes if dtype != self.dtype})
+        if not narrower:
+            return ""
+        return f"element types differ: {' and '.join(narrower)} become {self.dtype.name}, without loss"
+
+
+def plan_merge(inputs: Sequence[str], *, output: str) -> MergePlan:
+    """inputs: prefixes, and folders of which all pairs are taken by name. Every pair is opened, and so checked.
+
+    Errors: ConfigError for a file without its partner, a pair named twice, types that have no common one, an output
+    that is an input; those of IndexedDataset.
+    """
+    prefixes = tuple(prefix for name in inputs for prefix in (_pairs_in(name) if Path(name).is_dir() else (name,)))
+    for prefix in prefixes:
+        if prefix.endswith((".bin", ".idx")) and not bin_path(prefix).exists() and Path(prefix).exists():
+            raise ConfigError(f"--input {prefix}: is a file; give the prefix, {prefix[:-4]}")
+    _check_different(prefixes, output)
+    dtypes = tuple(IndexedDataset(prefix).dtype for prefix in prefixes)
+    return MergePlan(prefixes, dtypes, common_dtype(dtypes))
+
+
+def merge(plan: MergePlan, writer: IndexedDatasetWriter) -> None:
+    for prefix in plan.prefixes:
+        writer.add_dataset(IndexedDataset(prefix))
+
+
+def common_dtype(dtypes: Sequence[TokenDtype]) -> TokenDtype:
+    """The smallest type that holds every value of all. Errors: ConfigError where whole numbers meet floating point."""
+    if len({dtype.kind == "f" for dtype in dtypes}) > 1:
+        names = ", ".join(sorted({dtype.name for dtype in dtypes}))
+        raise ConfigError(f"--input: element types {names}; whole numbers and floating point are not merged")
+    common: TokenDtype = np.result_type(*dtypes)
+    return common
+
+
+def _pairs_in(folder: str) -> tuple[str, ...]:
+    names = {path.name for path in Path(folder).iterdir() if path.suffix in (".bin", ".idx")}
+    stems = sorted({name[:-4] for name in names})
+    for stem in stems:
+        for suffix in (".bin", ".idx"):
+            if stem + suffix not in names:
+                raise ConfigError(
+                    f"--input {folder}: {stem}{suffix} is missing beside {stem}.{'idx' if suffix == '.bin' else 'bin'}"
+                )
+    if not stems:
+        raise ConfigError(f"--input {folder}: no .bin and .idx in this folder")
+    return tuple(str(Path(folder) / stem) for stem in stems)
+
+
+def _check_different(prefixes: Sequence[str], output: str) -> None:
+    seen: dict[tuple[int, int], str] = {}
+    for prefix in prefixes:
+        for path in (bin_path(prefix), idx_path(prefix)):
+            status = os.stat(path)
+            key = status.st_dev, status.st_ino
+            if key in seen:
+                raise ConfigError(f"--input {path}: is the same file as {seen[key]}, so its documents would come twice")
+            seen[key] = str(path)
+    for path in (bin_path(output), idx_path(output)):
+        if path.exists() and (path.stat().st_dev, path.stat().st_ino) in seen:
+            raise ConfigError(f"--output-prefix: {path} would replace an input; choose another prefix")

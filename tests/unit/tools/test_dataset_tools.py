@@ -1,0 +1,155 @@
+"""tools/merge_datasets.py, inspect_dataset.py and verify_dataset.py as a user calls them."""
+
+import json
+
+import pytest
+from helpers.tools import load_tool
+
+from megatron_zero.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
+
+preprocess_data, merge_datasets = load_tool("preprocess_data"), load_tool("merge_datasets")
+inspect_dataset, verify_dataset = load_tool("inspect_dataset"), load_tool("verify_dataset")
+
+TEXTS = {"a": ("", "1 2 3", "  "), "b": ("4", ""), "c": ("5 6",)}
+
+
+def write(prefix, documents, vocab_size=100):
+    with IndexedDatasetWriter(prefix, vocab_size=vocab_size) as writer:
+        for document in documents:
+            writer.add_document([document])
+    return str(prefix)
+
+
+def preprocess(folder, *names, output):
+    for name in names:
+        (folder / name).write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS[name]))
+    argv = [
+        *("--input", *(str(folder / name) for name in names), "--output-prefix", str(folder / output), "--workers", "1"),
+        *("--tokenizer-type", "NullTokenizer", "--vocab-size", "100", "--append-eod"),
+    ]
+    assert preprocess_data.main(argv) == 0
+
+
+# ---- merge
+
+
+@pytest.mark.parametrize("by_folder", [False, True])
+def test_merged_pairs_equal_preprocessing_all_the_text(tmp_path, capsys, by_folder):
+    (tmp_path / "pairs").mkdir()
+    for name in TEXTS:
+        preprocess(tmp_path, name, output=f"pairs/{name}")
+    preprocess(tmp_path, *TEXTS, output="whole")
+    inputs = [tmp_path / "pairs"] if by_folder else [tmp_path / f"pairs/{name}_text_document" for name in TEXTS]
+    argv = ["--input", *map(str, inputs), "--output-prefix", str(tmp_path / "merged")]
+    capsys.readouterr()
+    assert merge_datasets.main(argv) == 0
+    assert "3 pairs, 6 documents, 9 tokens: wrote" in capsys.readouterr().out
+    for suffix in (".bin", ".idx"):
+        assert (tmp_path / f"merged{suffix}").read_bytes() == (tmp_path / f"whole_text_document{suffix}").read_bytes()
+
+
+def test_merge_says_that_it_widens(tmp_path, capsys):
+    write(tmp_path / "a", [[1]])
+    write(tmp_path / "b", [[70000]], 70001)
+    argv = ["--input", str(tmp_path / "a"), str(tmp_path / "b"), "--output-prefix", str(tmp_path / "out")]
+    assert merge_datasets.main(argv) == 0
+    assert "uint16 become int32, without loss" in capsys.readouterr().out
+    assert IndexedDataset(tmp_path / "out").get(1).tolist() == [70000]
+
+
+def test_merge_with_a_damaged_input_writes_nothing(tmp_path, capsys):
+    write(tmp_path / "a", [[1]])
+    write(tmp_path / "b", [[2]])
+    (tmp_path / "b.idx").write_bytes((tmp_path / "b.idx").read_bytes()[:-1])
+    argv = ["--input", str(tmp_path / "a"), str(tmp_path / "b"), "--output-prefix", str(tmp_path / "out")]
+    assert merge_datasets.main(argv) == 1
+    assert "b.idx: 61 bytes, but" in capsys.readouterr().err
+    assert not list(tmp_path.glob("out*"))
+
+
+# ---- inspect
+
+
+def test_inspect_shows_numbers_lengths_and_text(tmp_path, capsys):
+    prefix = write(tmp_path / "a", [[1, 2, 3], [], [4] * 300])
+    argv = [prefix, "--scan", "--sample", "3", "--tokenizer-type", "NullTokenizer", "--vocab-size", "100"]
+    assert inspect_dataset.main(argv) == 0
+    out = capsys.readouterr().out
+    for expected in (
+        "documents  3 (1 empty), 2 sequences",
+        "tokens     303 (uint16)",
+        "min 0, median 3, mean 101.0, max 300",
+        "ids        1 to 4",
+        "256-511  ######################################## 1",
+        "document 0, 3 tokens\n  '1 2 3'\n",
+        "document 1, 0 tokens\n  ''\n",
+        "4 4' ...\n",
+    ):
+        assert expected in out, out
+
+
+def test_inspect_shows_ids_without_a_tokenizer_and_json_for_machines(tmp_path, capsys):
+    prefix = write(tmp_path / "a", [[1, 2, 3]])
+    assert inspect_dataset.main([prefix, "--sample", "1"]) == 0
+    assert "document 0, 3 tokens\n  1 2 3\n" in capsys.readouterr().out
+    assert inspect_dataset.main([prefix, "--sample", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["documents"], found["tokens"], found["largest_id"]) == (1, 3, None)
+    assert found["samples"] == [{"document": 0, "length": 3, "ids": [1, 2, 3], "text": None}]
+
+
+@pytest.mark.parametrize("documents", [[], [[]]])
+def test_inspect_of_nothing_is_no_error(tmp_path, capsys, documents):
+    assert inspect_dataset.main([write(tmp_path / "a", documents), "--scan", "--sample", "2"]) == 0
+    assert "tokens     0 (uint16)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("tool", [inspect_dataset, verify_dataset])
+def test_damaged_or_missing_pair_is_an_error(tmp_path, capsys, tool):
+    prefix = write(tmp_path / "a", [[1, 2, 3]])
+    (tmp_path / "a.bin").write_bytes(b"12345")
+    assert tool.main([prefix]) == 1
+    assert f"{prefix}.bin: 5 bytes, but the 1 sequences of {prefix}.idx take 6 (uint16)" in capsys.readouterr().err
+    assert tool.main([str(tmp_path / "nowhere")]) == 1
+    assert "nowhere" in capsys.readouterr().err
+
+
+# ---- verify
+
+
+def test_verify_writes_checksums_once_and_checks_them_later(tmp_path, capsys):
+    prefix = write(tmp_path / "a", [[1, 2, 3]])
+    for said in ("sound; wrote", "sound, and as", "sound, and as"):
+        assert verify_dataset.main([prefix, "--vocab-size", "4", "--write-checksums"]) == 0
+        assert f"{prefix}: {said}" in capsys.readouterr().out
+    written = (tmp_path / "a.sha256").read_bytes()
+    write(tmp_path / "a", [[1, 2, 0]])
+    assert verify_dataset.main([prefix, "--write-checksums"]) == 1
+    assert "the file has changed since" in capsys.readouterr().err
+    assert (tmp_path / "a.sha256").read_bytes() == written
+
+
+@pytest.mark.parametrize(
+    "flags,status",
+    [
+        ([], 0),
+        (["--vocab-size", "11"], 0),
+        (["--vocab-size", "10"], 1),
+        (["--vocab-size", "10", "--tokenizer-type", "NullTokenizer"], 0),
+        (["--vocab-size", "9", "--tokenizer-type", "NullTokenizer"], 1),
+    ],
+)
+def test_verify_judges_ids_by_the_vocabulary_that_is_named(tmp_path, capsys, flags, status):
+    prefix = write(tmp_path / "a", [[1], [2, 10]])
+    assert verify_dataset.main([prefix, *flags]) == status
+    if status:
+        assert f"{prefix}.bin: token id 10 at byte 4 (sequence 1)" in capsys.readouterr().err
+
+
+def test_faulty_pair_gets_no_checksums(tmp_path, capsys):
+    prefix = write(tmp_path / "a", [[50] * 12])
+    assert verify_dataset.main([prefix, "--vocab-size", "50", "--write-checksums"]) == 1
+    error = capsys.readouterr().err
+    assert "faults: 12" in error
+    assert "and 2 more" in error
+    assert not (tmp_path / "a.sha256").exists()

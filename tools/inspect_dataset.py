@@ -1,0 +1,87 @@
+"""What a .bin/.idx pair holds: documents, tokens, lengths, and samples as ids or text.
+
+    python tools/inspect_dataset.py data/my_text_document --sample 3 --tokenizer-type GPT2BPETokenizer \\
+        --vocab-file vocab.json --merge-file merges.txt
+
+.idx is checked against .bin; .bin itself is read with --scan only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+
+from megatron_zero.config.fields import ConfigError
+from megatron_zero.data.indexed_dataset import IndexedDataset
+from megatron_zero.data.summary import LengthBucket, Sample, Summary, sample_documents, summarize
+from megatron_zero.data.tokenizer import build_tokenizer
+from megatron_zero.data.tokenizer_flags import add_tokenizer_flags, tokenizer_config
+
+NAME = "inspect_dataset.py"
+SAMPLE_IDS = 200
+BAR_WIDTH = 40
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status: 0, or 1 with the reason on stderr (2 for a wrong command line)."""
+    parser = argparse.ArgumentParser(prog=NAME, description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser.add_argument("prefix", help="the pair, without .bin or .idx")
+    parser.add_argument("--scan", action="store_true", help="read all of .bin for the smallest and largest id")
+    parser.add_argument("--sample", type=int, default=0, metavar="N", help="show the beginning of N documents")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    add_tokenizer_flags(parser, required=False, vocab_size=None)
+    options = parser.parse_args(argv)
+    if options.sample < 0:
+        parser.error(f"--sample {options.sample}: not negative")
+    try:
+        tokenizer = build_tokenizer(tokenizer_config(options)) if options.tokenizer_type is not None else None
+        dataset = IndexedDataset(options.prefix)
+        summary = summarize(dataset, scan=options.scan)
+        samples = sample_documents(dataset, count=options.sample, max_ids=SAMPLE_IDS, tokenizer=tokenizer)
+    except (ConfigError, OSError) as error:
+        print(f"{NAME}: error: {error}", file=sys.stderr)
+        return 1
+    if options.json:
+        print(json.dumps(dataclasses.asdict(summary) | {"samples": [dataclasses.asdict(sample) for sample in samples]}))
+    else:
+        print("\n".join([*summary_lines(summary), *(line for sample in samples for line in sample_lines(sample))]))
+    return 0
+
+
+def summary_lines(summary: Summary) -> list[str]:
+    lines = [
+        f"{summary.prefix}",
+        f"  documents  {summary.documents} ({summary.empty_documents} empty), {summary.sequences} sequences",
+        f"  tokens     {summary.tokens} ({summary.dtype})",
+        f"  bytes      {summary.bin_bytes} in .bin, {summary.idx_bytes} in .idx",
+        f"  length     min {summary.min_length}, median {summary.median_length:g}, mean {summary.mean_length:.1f}, "
+        f"max {summary.max_length}",
+    ]
+    if summary.largest_id is not None:
+        lines.append(f"  ids        {summary.smallest_id} to {summary.largest_id}")
+    return lines + histogram_lines(summary.lengths)
+
+
+def histogram_lines(buckets: Sequence[LengthBucket]) -> list[str]:
+    most = max((bucket.documents for bucket in buckets), default=0)
+    ranges = [
+        f"{bucket.lowest}-{bucket.highest}" if bucket.highest > bucket.lowest else str(bucket.lowest) for bucket in buckets
+    ]
+    width = max((len(text) for text in ranges), default=0)
+    return [
+        f"  {text:>{width}}  {'#' * -(-bucket.documents * BAR_WIDTH // most)} {bucket.documents}"
+        for text, bucket in zip(ranges, buckets, strict=True)
+    ]
+
+
+def sample_lines(sample: Sample) -> list[str]:
+    shown = " ".join(map(str, sample.ids)) if sample.text is None else repr(sample.text)
+    more = " ..." if sample.length > len(sample.ids) else ""
+    return [f"document {sample.document}, {sample.length} tokens", f"  {shown}{more}"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""Several .bin/.idx pairs -> one, in the order given, with the flags of Megatron's tool of this name.
+
+    python tools/merge_datasets.py --input FOLDER --output-prefix data/all
+    python tools/merge_datasets.py --input data/a_text_document data/b_text_document --output-prefix data/all
+
+A folder means all pairs in it, by name. The result is what preprocessing the texts together would have made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from megatron_zero.config.fields import ConfigError
+from megatron_zero.data.indexed_dataset import IndexedDatasetWriter
+from megatron_zero.data.merge import merge, plan_merge
+from megatron_zero.data.stop_signals import exit_on_signals
+
+NAME = "merge_datasets.py"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status: 0, or 1 with the reason on stderr (2 for a wrong command line)."""
+    parser = argparse.ArgumentParser(prog=NAME, description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser.add_argument(
+        "--input", nargs="+", required=True, metavar="PREFIX", help="pairs without .bin or .idx, or folders of pairs"
+    )
+    parser.add_argument("--output-prefix", required=True, help="outputs are PREFIX.bin and PREFIX.idx")
+    options = parser.parse_args(argv)
+    if options.output_prefix == "":
+        parser.error("--output-prefix '': empty; give FOLDER/NAME (an unset variable?)")
+    try:
+        plan = plan_merge(options.input, output=options.output_prefix)
+        if text := plan.widening_text():
+            print(text)
+        with IndexedDatasetWriter(options.output_prefix, dtype=plan.dtype) as writer:
+            for line in writer.leftovers.lines():
+                print(line, file=sys.stderr)
+            merge(plan, writer)
+    except (ConfigError, OSError) as error:
+        print(f"{NAME}: error: {error}", file=sys.stderr)
+        return 1
+    print(
+        f"{len(plan.prefixes)} pairs, {writer.num_documents} documents, {writer.num_elements} tokens: wrote "
+        f"{options.output_prefix}.bin and .idx ({plan.dtype.name})"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    exit_on_signals()
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""Whether a .bin/.idx pair is sound: .idx against .bin, every id against the vocabulary, and checksums.
+
+    python tools/verify_dataset.py data/my_text_document --vocab-size 50257 --write-checksums
+    python tools/verify_dataset.py data/my_text_document --vocab-size 50257      (later: also checks the checksums)
+
+Reads both files whole. Exit status 1 on any fault.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from megatron_zero.config.fields import ConfigError
+from megatron_zero.data.tokenizer import build_tokenizer
+from megatron_zero.data.tokenizer_flags import add_tokenizer_flags, tokenizer_config
+from megatron_zero.data.verification import Verification, checksums_path, verify, write_checksums
+
+NAME = "verify_dataset.py"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status: 0 for a sound pair; 1 with the faults on stderr (2 for a wrong command line)."""
+    parser = argparse.ArgumentParser(prog=NAME, description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser.add_argument("prefix", help="the pair, without .bin or .idx")
+    parser.add_argument(
+        "--write-checksums", action="store_true", help="write PREFIX.sha256 if there is none and all is well"
+    )
+    add_tokenizer_flags(parser, required=False, vocab_size=None)
+    options = parser.parse_args(argv)
+    if options.vocab_size is not None and options.vocab_size < 1:
+        parser.error(f"--vocab-size {options.vocab_size}: at least 1")
+    try:
+        result = verify(options.prefix, vocab_size=vocab_size_of(options))
+        report(options.prefix, result, write=options.write_checksums)
+    except (ConfigError, OSError) as error:
+        print(f"{NAME}: error: {error}", file=sys.stderr)
+        return 1
+    return 1 if result.num_faults > 0 else 0
+
+
+def vocab_size_of(options: argparse.Namespace) -> int | None:
+    """--vocab-size counts the ids, but with --tokenizer-type the tokenizer's own size holds (NullTokenizer adds one)."""
+    if options.tokenizer_type is None:
+        size: int | None = options.vocab_size
+        return size
+    return build_tokenizer(tokenizer_config(options)).vocab_size
+
+
+def report(prefix: str, result: Verification, *, write: bool) -> None:
+    """Errors: OSError."""
+    for path, digest in result.checksums.items():
+        print(f"{digest}  {path}")
+    if result.num_faults > 0:
+        more = result.num_faults - len(result.faults)
+        lines = [*result.faults, *([f"and {more} more"] if more > 0 else [])]
+        print(f"{NAME}: {prefix}: faults: {result.num_faults}\n" + "\n".join(f"  {line}" for line in lines), file=sys.stderr)
+        return
+    if checksums_path(prefix).exists():
+        print(f"{prefix}: sound, and as {checksums_path(prefix)} has it")
+    elif write:
+        print(f"{prefix}: sound; wrote {write_checksums(prefix, result.checksums)}")
+    else:
+        print(f"{prefix}: sound")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
