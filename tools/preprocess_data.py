@@ -35,7 +35,6 @@ REFUSED = (
     ("--keep-newlines", 0, "it belongs to --split-sentences; newlines are always kept here; leave it out"),
     ("--lang", 1, "it belongs to --split-sentences; leave it out"),
     ("--seq-length", 1, "documents are stored whole and cut by training's --seq-length; leave it out"),
-    ("--trust-remote-code", 0, "no tokenizer here runs foreign code; leave it out"),
 )
 
 
@@ -60,7 +59,8 @@ def preprocess(options: argparse.Namespace) -> Report:
         append_eod=options.append_eod,
         special_tokens=not options.no_special_tokens,
     )
-    vocab_size = make_encoder().vocab_size  # wrong tokenizer files end the run here, before any process or file is made
+    encoder = make_encoder()  # wrong tokenizer files end the run here, before any process or file is made
+    vocab_size = encoder.vocab_size
     prefixes = [f"{options.output_prefix}_{key}_document" for key in options.json_keys]
     protected = [options.tokenizer_model, options.vocab_file, options.merge_file, *(source.path for source in sources)]
     check_outputs(prefixes, protected=[path for path in protected if path is not None])
@@ -70,6 +70,8 @@ def preprocess(options: argparse.Namespace) -> Report:
         for writer in writers:
             for line in writer.leftovers.lines():
                 print(line, file=sys.stderr)
+        if encoder.note:
+            print(encoder.note)
         if options.partitions > 1:
             print(f"--partitions {options.partitions}: not needed here; all --workers share every file, in order")
         encode(options, sources, make_encoder, writers, report)

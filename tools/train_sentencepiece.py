@@ -21,8 +21,10 @@ from pathlib import Path
 import sentencepiece
 
 from megatron_zero.config.fields import ConfigError
-from megatron_zero.data.line_encoder import BadLineError, read_chunks, texts_of_line
+from megatron_zero.data.line_encoder import BadLineError, texts_of_line
 from megatron_zero.data.staged_file import StagedFile
+from megatron_zero.data.text_input import TextSource, find_sources
+from megatron_zero.data.text_pieces import MAX_PIECE_BYTES, text_pieces
 
 NAME = "train_sentencepiece.py"
 SENTENCEPIECE_SPACE = "\u2581"
@@ -34,7 +36,7 @@ MIN_PIECES = 3 + 1 + 256  # unknown, begin, end; the newline; the bytes
 class Corpus:
     """The lines of the documents, up to a number of characters; counts what it has given so far."""
 
-    inputs: list[Path]
+    inputs: Sequence[TextSource]
     key: str
     max_characters: int
     documents: int = 0
@@ -56,18 +58,22 @@ class Corpus:
                     yield line[start : start + MAX_LINE_BYTES // 4]
 
     def _texts(self) -> Iterator[str]:
-        for chunk in read_chunks(self.inputs):
-            for number, line in enumerate(chunk.lines, start=chunk.first_line):
+        number, name = 0, ""
+        for piece in text_pieces(self.inputs, piece_bytes=MAX_PIECE_BYTES):
+            number, name = (number if piece.name == name else 0), piece.name
+            lines = piece.read().split(b"\n")
+            for line in lines if lines[-1] else lines[:-1]:
+                number += 1
                 try:
                     yield texts_of_line(line, [self.key])[0]
                 except BadLineError as error:
-                    raise ConfigError(f"{chunk.path}, line {number}: {error}") from error
+                    raise ConfigError(f"{name}, line {number}: {error}") from error
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0, or 1 with the reason on stderr."""
     parser = argparse.ArgumentParser(prog=NAME, description=__doc__.split("\n")[0], allow_abbrev=False)
-    parser.add_argument("--input", nargs="+", required=True, type=Path, metavar="FILE", help="JSON lines")
+    parser.add_argument("--input", nargs="+", required=True, metavar="FILE", help="JSON lines; also gzip, Zstandard, -")
     parser.add_argument("--json-key", default="text", help="key that holds a document's text")
     parser.add_argument("--output", required=True, type=Path, help="model file to write")
     parser.add_argument("--vocab-size", type=int, default=4096, help="number of pieces")
@@ -77,8 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args(argv)
     started = time.monotonic()
-    corpus = Corpus(options.input, options.json_key, options.max_characters)
     try:
+        corpus = Corpus(find_sources(options.input), options.json_key, options.max_characters)
         train(corpus, options.output, vocab_size=options.vocab_size, threads=options.threads)
     except (ConfigError, OSError) as error:
         print(f"{NAME}: error: {error}", file=sys.stderr)

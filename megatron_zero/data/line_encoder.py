@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -18,23 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..config.data import TokenizerConfig
+from .gpt2_bpe import GPT2BPETokenizer
 from .index_format import TokenDtype, token_dtype
 from .text_pieces import TextPiece
 from .tokenizer import NullTokenizer, build_tokenizer
 
-CHUNK_BYTES: Final = 1 << 20
 JSON_TYPES: Final = MappingProxyType(
     {dict: "an object", list: "a list", str: "a text", bool: "true or false", int: "a number", float: "a number"}
 )
-
-
-@dataclass(frozen=True, slots=True)
-class LineChunk:
-    """Whole lines of one file, the first of which has number `first_line` (from 1)."""
-
-    path: str
-    first_line: int
-    lines: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +81,7 @@ class LineEncoder:
     """Encodes pieces of an input: lines -> texts of the keys -> ids in the files' element type.
 
     append_eod: an end-of-document id follows each text that has ids; an empty one stays empty, as in Megatron.
-    An id outside of the tokenizer's own vocabulary makes its line a bad one.
+    An id outside of the tokenizer's own vocabulary makes its line a bad one. note: what a user should know of the speed.
     """
 
     def __init__(self, tokenizer: TokenizerConfig, *, keys: Sequence[str], append_eod: bool, special_tokens: bool) -> None:
@@ -102,6 +92,7 @@ class LineEncoder:
         self._refuses_text = isinstance(built, NullTokenizer)
         self._keys, self._eod = tuple(keys), built.eod if append_eod else None
         self.vocab_size = built.vocab_size
+        self.note = f"texts are encoded by {built.implementation}" if isinstance(built, GPT2BPETokenizer) else ""
         self._dtype = token_dtype(self.vocab_size)
 
     def __call__(self, task: EncodeTask) -> EncodedPiece:
@@ -225,13 +216,3 @@ def _checked_text(document: dict[str, object], key: str) -> str:
             f"key {key!r} holds a lone surrogate, U+{ord(text[error.start]):04X} at character {error.start}: not text"
         ) from error
     return text
-
-
-def read_chunks(paths: Sequence[Path], *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[LineChunk]:
-    """All lines of the files, in order, in chunks of about chunk_bytes. Lines end with \\n only, and are never cut."""
-    for path in paths:
-        with open(path, "rb") as file:
-            first_line = 1
-            while lines := file.readlines(chunk_bytes):
-                yield LineChunk(str(path), first_line, tuple(lines))
-                first_line += len(lines)

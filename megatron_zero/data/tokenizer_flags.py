@@ -12,10 +12,11 @@ def add_tokenizer_flags(parser: argparse.ArgumentParser, *, required: bool, voca
     """vocab_size: default of --vocab-size."""
     choices = knobs(TokenizerConfig)["tokenizer_type"].choices
     parser.add_argument("--tokenizer-type", required=required, choices=choices)
-    parser.add_argument("--tokenizer-model", help="SentencePiece model")
+    parser.add_argument("--tokenizer-model", help="SentencePiece model, or a local folder of HFTokenizer")
     parser.add_argument("--vocab-file", help="GPT-2 vocab.json")
     parser.add_argument("--merge-file", help="GPT-2 merges.txt")
     parser.add_argument("--vocab-size", type=int, default=vocab_size, help="number of ids of NullTokenizer")
+    parser.add_argument("--trust-remote-code", action="store_true", help="let HFTokenizer run code of its folder")
 
 
 def tokenizer_config(options: argparse.Namespace) -> TokenizerConfig:
@@ -25,4 +26,5 @@ def tokenizer_config(options: argparse.Namespace) -> TokenizerConfig:
         vocab_file=options.vocab_file,
         merge_file=options.merge_file,
         vocab_size=options.vocab_size,
+        trust_remote_code=options.trust_remote_code,
     )

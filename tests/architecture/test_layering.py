@@ -76,7 +76,7 @@ LIBRARIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "commands": (),
         "ops": ("numpy", "torch"),
         "observability": ("torch", "tensorboard", "psutil"),
-        "data": ("numpy", "torch", "regex", "sentencepiece", "tiktoken", "tqdm"),
+        "data": ("numpy", "torch", "regex", "sentencepiece", "tiktoken", "tqdm", "zstandard"),
         "checkpoint": ("numpy", "torch"),
     }
 )

@@ -7,7 +7,7 @@ import pytest
 
 from megatron_zero.config.data import TokenizerConfig
 from megatron_zero.data import line_encoder
-from megatron_zero.data.line_encoder import BadLineError, EncodeTask, LineEncoder, read_chunks, texts_of_line
+from megatron_zero.data.line_encoder import BadLineError, EncodeTask, LineEncoder, texts_of_line
 from megatron_zero.data.text_pieces import TextBlock
 
 NULL = TokenizerConfig("NullTokenizer", vocab_size=100)
@@ -108,20 +108,6 @@ def test_text_that_the_tokenizer_refuses_is_a_bad_line():
     encoded = encode(b'{"text": "1"}', b'{"text": "1000"}', b'{"text": "2"}')
     assert documents(encoded) == [[1], [2]]
     assert str(encoded.bad_lines[0]).startswith("a.jsonl, line 2: token id 1000")
-
-
-def test_chunks_hold_every_line_with_its_number(tmp_path):
-    contents = {"a": b"1\n22\n333\n", "b": b"", "c": b"4\r\n\n no newline at the end"}
-    for name, content in contents.items():
-        (tmp_path / name).write_bytes(content)
-    for chunk_bytes in (1, 5, 1000):
-        read = {name: [] for name in contents}
-        for chunk in read_chunks([tmp_path / name for name in contents], chunk_bytes=chunk_bytes):
-            lines = read[chunk.path[-1]]
-            assert chunk.first_line == len(lines) + 1
-            lines += chunk.lines
-        assert {name: b"".join(lines) for name, lines in read.items()} == contents
-        assert [len(lines) for lines in read.values()] == [3, 0, 3]
 
 
 def test_check_finds_the_same_bad_lines_and_encodes_nothing():

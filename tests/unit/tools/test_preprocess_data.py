@@ -209,7 +209,7 @@ def test_output_below_a_regular_file_is_named(tmp_path, capsys):
         (["--split-sentences", "--lang", "english"], ["--split-sentences is not", "--lang is not implemented"]),
         (["--partitions", "0"], ["--partitions: '0' is not a whole number"]),
         (["--keep-newlines"], ["--keep-newlines is not implemented"]),
-        (["--seq-length", "64", "--trust-remote-code"], ["--seq-length is not", "--trust-remote-code is not"]),
+        (["--seq-length", "64", "--keep-newlines"], ["--seq-length is not", "--keep-newlines is not"]),
         (["--dataset-impl", "lazy"], ["--dataset-impl lazy", "use mmap"]),
         (["--json-keys", "a", "a"], ["a key comes twice"]),
         (["--json-keys", "a/b"], ["--json-keys 'a/b': a key becomes part of a file name"]),

@@ -9,6 +9,7 @@ from helpers.tools import load_tool
 
 from megatron_zero.data.indexed_dataset import IndexedDataset
 from megatron_zero.data.sentencepiece_tokenizers import GPTSentencePieceTokenizer
+from megatron_zero.data.text_input import find_sources
 
 collect = load_tool("collect_python_sources")
 preprocess_data = load_tool("preprocess_data")
@@ -102,7 +103,7 @@ def test_two_trainings_give_one_model(made, tmp_path):
 def test_text_is_capped_and_documents_with_the_space_mark_left_out(tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("ab\ncd", "a\u2581", "\nxyz", "beyond")))
-    corpus = train.Corpus([path], "text", max_characters=9)
+    corpus = train.Corpus(find_sources([str(path)]), "text", max_characters=9)
     assert [line for line in corpus.lines() if line] == ["ab", "cd", "xyz"]
     assert (corpus.documents, corpus.characters, corpus.left_out) == (2, 9, 1)
 
@@ -110,7 +111,7 @@ def test_text_is_capped_and_documents_with_the_space_mark_left_out(tmp_path):
 def test_long_lines_are_cut_and_not_dropped(tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_text(json.dumps({"text": "x" * 600_000}))
-    lines = list(train.Corpus([path], "text", max_characters=10**9).lines())
+    lines = list(train.Corpus(find_sources([str(path)]), "text", max_characters=10**9).lines())
     assert "".join(lines) == "x" * 600_000
     assert max(map(len, lines)) * 4 <= train.MAX_LINE_BYTES
 
