@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 
@@ -74,7 +74,8 @@ def preprocess(options: argparse.Namespace) -> Report:
             print(encoder.note)
         if options.partitions > 1:
             print(f"--partitions {options.partitions}: not needed here; all --workers share every file, in order")
-        encode(options, sources, make_encoder, writers, report)
+        # One worker works in this process, with the encoder that is made already.
+        encode(options, sources, make_encoder if options.workers > 1 else lambda: encoder, writers, report)
         if report.documents == 0:
             bad = f"; {report.bad_lines} bad lines:\n{report.bad_lines_text()}" if report.bad_lines else ""
             raise ConfigError(f"--input {' '.join(options.input)}: no documents in it; nothing was written{bad}")
@@ -91,7 +92,7 @@ def preprocess(options: argparse.Namespace) -> Report:
 def encode(
     options: argparse.Namespace,
     sources: Sequence[TextSource],
-    make_encoder: partial[LineEncoder],
+    make_encoder: Callable[[], LineEncoder],
     writers: Sequence[IndexedDatasetWriter],
     report: Report,
 ) -> None:
