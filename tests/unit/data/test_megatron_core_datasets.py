@@ -1,19 +1,15 @@
 """Samples of splits and blends are those of Megatron-core's own builder, in its order (test-only package megatron-core)."""
 
-import importlib.util
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.megatron_core import run_megatron_core
 
 from megatron_zero.config.data import DataConfig
 from megatron_zero.data.datasets import SplitRequest, build_datasets
 from megatron_zero.data.indexed_dataset import IndexedDatasetWriter
 
-PEER = Path(__file__).parents[2] / "helpers" / "megatron_core_datasets.py"
 CASES = {
     "plain": {"words": ["a"], "split": "8,1,1", "sizes": [100, 9, 3], "seq_length": 8, "seed": 5},
     "many_epochs": {"words": ["c"], "split": "1,0,0", "sizes": [900, 0, 0], "seq_length": 16, "seed": 6},
@@ -49,15 +45,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def theirs(folder):
-    if importlib.util.find_spec("megatron") is None or importlib.util.find_spec("megatron.core") is None:
-        pytest.skip("the package megatron-core is not installed (pip install -e .[test] brings it)")
     (folder / "cases.json").write_text(json.dumps(CASES))
-    subprocess.run(
-        [sys.executable, "-W", "ignore", str(PEER), "cases.json", "theirs.npz"],
-        cwd=folder,
-        check=True,
-        timeout=100,
-    )
+    run_megatron_core("megatron_core_datasets.py", "cases.json", "theirs.npz", folder=folder)
     return np.load(folder / "theirs.npz")
 
 

@@ -1,82 +1,69 @@
-"""Pairs of Megatron-core's own reader and writer, and ours: each reads what the other wrote."""
+"""Pairs of Megatron-core's own reader and writer, and ours: each reads what the other wrote, and the bytes are equal."""
 
-import warnings
+import json
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from helpers.megatron_core import run_megatron_core
 
 from megatron_zero.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
 
-DTYPES = ("<u1", "<i1", "<i2", "<i4", "<i8", "<f8", "<f4", "<u2")
-DOCUMENTS = ([[5, 6, 7]], [], [[1], [2, 3]], [[9] * 70], [])
+DTYPES = {"u1": "<u1", "i1": "<i1", "i2": "<i2", "i4": "<i4", "i8": "<i8", "f8": "<f8", "f4": "<f4", "u2": "<u2"}
+SHAPES = {
+    "mixed": [[[5, 6, 7]], [], [[1], [2, 3]], [[9] * 70], []],
+    "one": [[[1]]],
+    "empty_first": [[], [[2]]],
+}
+
+
+def random_documents():
+    random = np.random.default_rng(11)
+    return [[random.integers(0, 65536, size).tolist()] if size else [] for size in random.integers(0, 50, 300)]
+
+
+CASES = {f"{shape}_{name}": (dtype, SHAPES[shape]) for shape in SHAPES for name, dtype in DTYPES.items()}
+CASES["random"] = ("<u2", random_documents())
 
 
 @pytest.fixture(scope="module")
-def core():
-    """Its indexed_dataset module; importing it takes seconds and warns of packages that it would like."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return pytest.importorskip(
-            "megatron.core.datasets.indexed_dataset", reason="needs the package megatron-core as the peer"
-        )
+def folder(tmp_path_factory):
+    """ours_NAME and theirs_NAME of each case, and READ.npz: what core read from ours."""
+    folder = tmp_path_factory.mktemp("pairs")
+    (folder / "CASES.json").write_text(json.dumps(CASES))
+    for name, (dtype, documents) in CASES.items():
+        with IndexedDatasetWriter(folder / f"ours_{name}", dtype=np.dtype(dtype)) as writer:
+            for document in documents:
+                writer.add_document([np.array(sequence, dtype=dtype) for sequence in document])
+    run_megatron_core("megatron_core_files.py", ".", folder=folder)
+    return folder
 
 
-def write_theirs(core, prefix, dtype, documents=DOCUMENTS):
-    torch = pytest.importorskip("torch")
-    builder = core.IndexedDatasetBuilder(f"{prefix}.bin", dtype=np.dtype(dtype).type)
-    for document in documents:
-        for sequence in document:
-            builder.add_item(torch.from_numpy(np.array(sequence, dtype=np.float64)))
-        builder.end_document()
-    builder.finalize(f"{prefix}.idx")
+def by_document(elements, lengths, entries):
+    """Nested lists: documents of sequences."""
+    sequences = [part.tolist() for part in np.split(elements, np.cumsum(lengths)[:-1])]
+    return [sequences[first:last] for first, last in pairwise(entries.tolist())]
 
 
-def write_ours(prefix, dtype, documents=DOCUMENTS):
-    with IndexedDatasetWriter(prefix, dtype=np.dtype(dtype)) as writer:
-        for document in documents:
-            writer.add_document([np.array(sequence, dtype=dtype) for sequence in document])
+@pytest.mark.parametrize("name", list(CASES))
+def test_core_reads_what_is_written_here(folder, name):
+    read = np.load(folder / "READ.npz")
+    dtype, documents = CASES[name]
+    elements = read[f"{name}_elements"]
+    assert elements.dtype == np.dtype(dtype)
+    assert by_document(elements, read[f"{name}_lengths"], read[f"{name}_documents"]) == documents
 
 
-def by_document(sequences, entries):
-    return [[sequences[i] for i in range(first, last)] for first, last in pairwise(entries)]
+@pytest.mark.parametrize("name", list(CASES))
+def test_what_core_writes_is_read_here(folder, name):
+    dtype, documents = CASES[name]
+    theirs = IndexedDataset(folder / f"theirs_{name}")
+    assert theirs.dtype == np.dtype(dtype)
+    elements = np.concatenate([theirs.get(i) for i in range(len(theirs))])
+    assert by_document(elements, theirs.sizes, theirs.document_index) == documents
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_core_reads_what_is_written_here(core, tmp_path, dtype):
-    write_ours(tmp_path / "a", dtype)
-    theirs = core.IndexedDataset(str(tmp_path / "a"))
-    assert theirs[0].dtype == np.dtype(dtype)
-    sequences = [theirs[i].tolist() for i in range(len(theirs))]
-    assert by_document(sequences, theirs.document_indices.tolist()) == list(DOCUMENTS)
-    assert theirs.get(3, offset=2, length=5).tolist() == [9] * 5
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_what_core_writes_is_read_here(core, tmp_path, dtype):
-    write_theirs(core, tmp_path / "a", dtype)
-    ours = IndexedDataset(tmp_path / "a")
-    assert ours.dtype == np.dtype(dtype)
-    sequences = [ours.get(i).tolist() for i in range(len(ours))]
-    assert by_document(sequences, ours.document_index.tolist()) == list(DOCUMENTS)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("documents", [DOCUMENTS, ([[1]],), ([], [[2]])])
-def test_both_write_the_same_bytes(core, tmp_path, dtype, documents):
-    write_ours(tmp_path / "ours", dtype, documents)
-    write_theirs(core, tmp_path / "theirs", dtype, documents)
+@pytest.mark.parametrize("name", list(CASES))
+def test_both_write_the_same_bytes(folder, name):
     for suffix in (".bin", ".idx"):
-        assert (tmp_path / f"ours{suffix}").read_bytes() == (tmp_path / f"theirs{suffix}").read_bytes()
-
-
-def test_random_documents_of_both_are_equal_element_by_element(core, tmp_path):
-    rng = np.random.default_rng(11)
-    documents = [[rng.integers(0, 65536, size).tolist()] if size else [] for size in rng.integers(0, 50, 300)]
-    write_ours(tmp_path / "a", "<u2", documents)
-    theirs, ours = core.IndexedDataset(str(tmp_path / "a")), IndexedDataset(tmp_path / "a")
-    assert len(theirs) == len(ours)
-    for sequence in range(len(ours)):
-        np.testing.assert_array_equal(theirs[sequence], ours.get(sequence))
-    np.testing.assert_array_equal(theirs.document_indices, ours.document_index)
-    np.testing.assert_array_equal(theirs.sequence_lengths, ours.sizes)
+        assert (folder / f"ours_{name}{suffix}").read_bytes() == (folder / f"theirs_{name}{suffix}").read_bytes()
