@@ -20,6 +20,7 @@ from torch import Tensor
 
 from megatron_zero.config.model import ModelConfig
 
+VOCABULARY_TABLES: Final = ("embedding.word.weight",)  # a row a token; padded rows at the end
 CHUNK_NUMEL: Final = 1 << 20  # bounds the fp64 temporaries
 
 # The start is off by at most 0.95 at 0.69 (unused there) and 0.26 in the tails, 2.6 to 37; each step squares and halves it.
@@ -84,11 +85,16 @@ def init_rule(name: str, config: ModelConfig) -> InitRule:
 
 
 class ParameterInitializer:
-    """Fills slices of parameters by name; see [Note: bits that do not depend on the device]."""
+    """Fills slices of parameters by name; see [Note: bits that do not depend on the device].
 
-    def __init__(self, config: ModelConfig, *, seed: int) -> None:
+    vocab_size: rows of the word embedding beyond are padding, and 0. Their gradients are 0, too, so they stay so, and
+    a checkpoint can leave them out. None: there is no padding.
+    """
+
+    def __init__(self, config: ModelConfig, *, seed: int, vocab_size: int | None = None) -> None:
         self._config = config
         self._seed = seed
+        self._vocab_size = vocab_size
 
     def __call__(self, name: str, start: int, out: Tensor) -> None:
         """Write elements [start, start + out.numel()) of the flattened parameter `name` into out (1-D fp32, any device)."""
@@ -100,6 +106,9 @@ class ParameterInitializer:
         for first in range(0, out.numel(), CHUNK_NUMEL):
             part = out[first : first + CHUNK_NUMEL]
             part.copy_(standard_normal(key, start + first, part.numel(), device=out.device) * rule.std + rule.mean)
+        if name in VOCABULARY_TABLES and self._vocab_size is not None:
+            assert self._config.hidden_size is not None
+            out[max(self._vocab_size * self._config.hidden_size - start, 0) :] = 0.0
 
 
 def parameter_key(seed: int, name: str) -> int:

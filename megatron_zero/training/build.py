@@ -29,7 +29,7 @@ from megatron_zero.distributed.launch import LaunchEnvironment
 from megatron_zero.distributed.rng import seed_everything
 from megatron_zero.distributed.turns import run_in_turns
 from megatron_zero.model.gpt import GPTStage, no_weight_decay
-from megatron_zero.model.initialization import ParameterInitializer
+from megatron_zero.model.initialization import VOCABULARY_TABLES, ParameterInitializer
 from megatron_zero.offload.optimizer import AdamHyperparameters, OffloadedAdam
 from megatron_zero.offload.placement import TwinFlowPlan, plan_twin_flow
 from megatron_zero.optim.adam import StateSlice
@@ -65,7 +65,7 @@ def build_trainer(loaded: LoadedConfig, context: ParallelContext, env: LaunchEnv
 
     seed_everything(config.train.seed + context.dp.rank, device=context.device)
     stage, engine = build_engine(config, sizes, context)
-    optimizer = build_optimizer(config, engine, context, num_threads=host_threads(env))
+    optimizer = build_optimizer(config, sizes, engine, context, num_threads=host_threads(env))
     lr_schedule = LrSchedule(
         max_lr=_given(config.adam.lr),
         min_lr=config.schedule.min_lr,
@@ -85,6 +85,7 @@ def build_trainer(loaded: LoadedConfig, context: ParallelContext, env: LaunchEnv
         identity=_identity(config, tokenizer),
         settings=tuple(format_provenance(loaded).splitlines()),
         watched=_watched(config, sizes, datasets.train),
+        table_rows=dict.fromkeys(VOCABULARY_TABLES, sizes.vocab_size),
     )
     resume(config, context, checkpoint, state, reporter)
     train, valid, test = (
@@ -215,9 +216,14 @@ def build_engine(config: RunConfig, sizes: DerivedSizes, context: ParallelContex
         dp=context.dp,
         dtype=torch.bfloat16 if config.precision.bf16 else torch.float32,
         device=context.device,
-        init=ParameterInitializer(config.model, seed=config.train.seed),
+        init=build_initializer(config, sizes),
     )
     return stage, engine
+
+
+def build_initializer(config: RunConfig, sizes: DerivedSizes) -> ParameterInitializer:
+    """First values of weights and masters."""
+    return ParameterInitializer(config.model, seed=config.train.seed, vocab_size=sizes.vocab_size)
 
 
 def plan_placement(config: RunConfig, engine: ZeroEngine) -> TwinFlowPlan:
@@ -238,7 +244,7 @@ def plan_placement(config: RunConfig, engine: ZeroEngine) -> TwinFlowPlan:
 
 
 def build_optimizer(
-    config: RunConfig, engine: ZeroEngine, context: ParallelContext, *, num_threads: int
+    config: RunConfig, sizes: DerivedSizes, engine: ZeroEngine, context: ParallelContext, *, num_threads: int
 ) -> OffloadedAdam:
     """Adam over the placed sub-groups, masters filled from the same initialiser as the weights (in full fp32)."""
     optimizer = OffloadedAdam(
@@ -254,7 +260,7 @@ def build_optimizer(
         pin_memory=config.zero.offload_optimizer.pin_memory,
         num_threads=num_threads,
     )
-    fill = ParameterInitializer(config.model, seed=config.train.seed)
+    fill = build_initializer(config, sizes)
     for piece in optimizer.state_slices():
         if piece.key == "master":
             _fill_master(piece, fill, context.device)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,7 @@ class CheckpointParts:
     identity: dict[str, Any]
     settings: tuple[str, ...]
     watched: dict[str, Any]
+    table_rows: Mapping[str, int]
 
 
 def save_training(root: Path, parts: CheckpointParts, state: TrainState) -> SaveReport:
@@ -92,10 +95,15 @@ def load_training(root: Path, iteration: int, parts: CheckpointParts, state: Tra
 
 
 def _tensor_slices(parts: CheckpointParts) -> list[TensorSlice]:
-    return [
-        TensorSlice(key=f"{piece.key}/{piece.name}", shape=piece.shape, start=piece.start, data=piece.data)
-        for piece in parts.optimizer.state_slices()
-    ]
+    """What this rank holds of every logical tensor, without padding."""
+    slices = []
+    for piece in parts.optimizer.state_slices():
+        shape = (parts.table_rows.get(piece.name, piece.shape[0]), *piece.shape[1:])
+        numel = min(piece.data.numel(), math.prod(shape) - piece.start)
+        if numel > 0:
+            key = f"{piece.key}/{piece.name}"
+            slices.append(TensorSlice(key=key, shape=shape, start=piece.start, data=piece.data[:numel]))
+    return slices
 
 
 def _changes(saved: dict[str, Any], ours: dict[str, Any]) -> tuple[str, ...]:

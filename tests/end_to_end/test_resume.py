@@ -195,3 +195,36 @@ def test_one_run_at_a_time_saves_in_a_folder(corpus, tmp_path):
     finally:
         held.close()
     assert len(run_tiny(ParallelContext.single_process(), argv).losses) == 1
+
+
+@pytest.mark.parametrize("processes_first", [1, 2])
+def test_padding_of_the_vocabulary_may_change(pool, corpus, tmp_path, processes_first):
+    """H33: 51 ids in 56 rows there, 64 or 51 here; real rows and their moments go on bit for bit."""
+    config = write_json(tmp_path / "ds.json", stage=3, ratio=0.5)
+    kept = {"save": tmp_path / "out", "load": tmp_path / "out", "save-interval": 100}
+    first = tiny_arguments(corpus, config, **kept, **{"exit-interval": 3})
+    if processes_first == 2:
+        (saved, _) = pool.run(run_tiny, first)
+    else:
+        saved = run_tiny(ParallelContext.single_process(), first)
+    assert not saved.weights["embedding.word.weight"][51:].any()
+    for divisor, rows in ((32, 64), (17, 51), (8, 56)):
+        argv = tiny_arguments(
+            corpus, config, load=tmp_path / "out", **{"make-vocab-size-divisible-by": divisor, "train-iters": 3}
+        )
+        resumed = run_tiny(ParallelContext.single_process(), argv)
+        assert resumed.losses == []  # it was at its end
+        word = resumed.weights["embedding.word.weight"]
+        assert word.shape == (rows, 64)
+        assert not word[51:].any()
+        for name, weight in resumed.weights.items():
+            kept_rows = slice(0, 51) if name == "embedding.word.weight" else slice(None)
+            torch.testing.assert_close(weight[kept_rows], saved.weights[name][kept_rows], rtol=0, atol=0, msg=name)
+
+
+def test_another_vocabulary_is_refused_with_both_numbers(corpus, tmp_path):
+    """H33: the real size, not the padded one, is compared."""
+    kept = {"save": tmp_path / "out", "load": tmp_path / "out", "save-interval": 100}
+    run_tiny(ParallelContext.single_process(), tiny_arguments(corpus, None, **kept, **{"exit-interval": 3}))
+    with pytest.raises(ConfigError, match="vocabulary size 51 there and 52 here"):
+        run_tiny(ParallelContext.single_process(), tiny_arguments(corpus, None, **kept, **{"vocab-size": 51}))

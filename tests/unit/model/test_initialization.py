@@ -141,3 +141,21 @@ def test_every_parameter_has_a_rule_and_unknown_names_raise():
     assert rules["layers.0.attention.qkv.weight"].std == rules["embedding.word.weight"].std == 0.02
     with pytest.raises(ValueError, match=r"no initialisation rule for parameter head\.scale"):
         init_rule("head.scale", CONFIG)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 100, 50 * 64 - 1, 50 * 64, 50 * 64 + 7, 56 * 64 - 1])
+def test_padding_of_the_vocabulary_is_zero_however_it_is_cut(cut):
+    """Rows 50 to 55 of the word embedding; the rows before are as without padding, and other tables have none."""
+    padded, plain = (ParameterInitializer(CONFIG, seed=1, vocab_size=size) for size in (50, None))
+    name, numel = "embedding.word.weight", 56 * 64
+    expected = torch.empty(numel)
+    plain(name, 0, expected)
+    expected[50 * 64 :] = 0.0
+    found = torch.full((numel,), -1.0)
+    padded(name, 0, found[:cut])
+    padded(name, cut, found[cut:])
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    others = torch.empty(2, 16 * 64)
+    for fill, out in ((padded, others[0]), (plain, others[1])):
+        fill("embedding.position.weight", 0, out)
+    torch.testing.assert_close(others[0], others[1], rtol=0, atol=0)
