@@ -1,7 +1,8 @@
 """GPT-2's byte-level BPE, from its two files vocab.json and merges.txt.
 
-Text is cut into words by a regular expression, a word's UTF-8 bytes are written in a printable alphabet of 256
-characters, and the pair of neighbours that was learned first is merged until no learned pair is left.
+Text is cut into words (gpt2_words.py), a word's UTF-8 bytes are written in a printable alphabet of 256 characters, and
+the pair of neighbours that was learned first is merged until no learned pair is left. The code here does that for any
+vocabulary; gpt2_fast.py does the same with tiktoken for those where both provably give equal ids.
 Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.2.
 """
 
@@ -12,63 +13,99 @@ import json
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-import regex
+import numpy as np
+from numpy.typing import NDArray
 
 from ..config.fields import ConfigError
+from .gpt2_fast import fast_encoder
+from .gpt2_words import word_pattern
+from .tokenizer_protocol import Tokenizer
 
 END_OF_TEXT: Final = "<|endoftext|>"
-# Contractions; letters, digits, other signs, each with one space before; white space, but for its last before a word.
-WORD_PATTERN: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 CACHED_WORDS: Final = 1 << 16
 CACHED_WORD_LENGTH: Final = 64  # longer words hardly come twice, and would fill memory
 NO_RANK: Final = -1
 
 
-class GPT2BPETokenizer:
+class GPT2BPETokenizer(Tokenizer):
     """Ids of GPT-2's vocabulary; <|endoftext|> ends a document.
 
     special_tokens: whether that literal in text becomes its id (as in Megatron-core) or plain pieces.
+    fast: False takes the implementation in Python even where tiktoken can do it; ids are equal.
+    implementation: "tiktoken" or "python"; why_python: the reason for the second, else "".
     encode raises UnicodeEncodeError for lone surrogates, which have no UTF-8. decode gives back any encoded text.
     """
 
-    def __init__(self, vocab_file: Path, merge_file: Path, *, special_tokens: bool = True) -> None:
+    def __init__(self, vocab_file: Path, merge_file: Path, *, special_tokens: bool = True, fast: bool = True) -> None:
         self._ids = _read_vocabulary(vocab_file)
         self._pieces = [piece for piece, _ in sorted(self._ids.items(), key=lambda item: item[1])]
         self._ranks = _read_merges(merge_file, self._ids)
         self.vocab_size = len(self._ids)
         self.eod = self._ids[END_OF_TEXT]
         self._special_tokens = special_tokens
-        self._words = regex.compile(WORD_PATTERN)
         self._alphabet = byte_alphabet()
         self._bytes = {character: byte for byte, character in enumerate(self._alphabet)}
+        self._words = word_pattern()
         self._cached_word_ids = lru_cache(CACHED_WORDS)(self._word_ids)
+        found = fast_encoder(self._ids, self._ranks, self._alphabet) if fast else "it was asked for"
+        self._fast = None if isinstance(found, str) else found
+        self.implementation = "tiktoken" if self._fast else "python"
+        self.why_python = found if isinstance(found, str) else ""
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = []
-        for number, plain in enumerate(text.split(END_OF_TEXT) if self._special_tokens else [text]):
-            if number > 0:
-                ids.append(self.eod)
-            for word in self._words.findall(plain):
-                ids += self._cached_word_ids(word) if len(word) <= CACHED_WORD_LENGTH else self._word_ids(word)
+        first, *others = self._plain_parts(text)
+        ids = self._encode_plain(first)
+        for plain in others:
+            ids.append(self.eod)
+            ids += self._encode_plain(plain)
         return ids
 
+    def encode_array(self, text: str) -> NDArray[Any]:
+        if self._fast is None:
+            return super().encode_array(text)
+        first, *others = self._plain_parts(text)
+        ids = self._fast.encode_array(first)
+        if not others:
+            return ids
+        eod = np.array([self.eod], dtype=ids.dtype)
+        return np.concatenate([ids, *(part for plain in others for part in (eod, self._fast.encode_array(plain)))])
+
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of the ids; bytes that are not UTF-8 (a cut character) become U+FFFD."""
+        """Text of the ids; bytes that are not UTF-8 (a cut character) become U+FFFD. IndexError for what is no id."""
         text = ""
         run = bytearray()
         for token in ids:
+            if not 0 <= token < self.vocab_size:
+                raise IndexError(f"token id {token} is not 0 to {self.vocab_size - 1}")
             if token == self.eod:  # not a piece of the byte alphabet
                 text += run.decode("utf-8", errors="replace") + END_OF_TEXT
                 run.clear()
             else:
-                run += bytes(self._bytes[character] for character in self._pieces[token])
+                run += self._bytes_of(self._pieces[token])
         return text + run.decode("utf-8", errors="replace")
+
+    def _plain_parts(self, text: str) -> list[str]:
+        """At least one; an end of text stands between each two."""
+        return text.split(END_OF_TEXT) if self._special_tokens else [text]
+
+    def _encode_plain(self, text: str) -> list[int]:
+        if self._fast is not None:
+            return self._fast.encode(text)
+        ids: list[int] = []
+        for word in self._words.findall(text):
+            ids += self._cached_word_ids(word) if len(word) <= CACHED_WORD_LENGTH else self._word_ids(word)
+        return ids
 
     def _word_ids(self, word: str) -> tuple[int, ...]:
         pieces = merge_pieces([self._alphabet[byte] for byte in word.encode("utf-8")], self._ranks)
         return tuple(self._ids[piece] for piece in pieces)
+
+    def _bytes_of(self, piece: str) -> bytes:
+        """A piece that was added by hand need not be in the alphabet: it stands for itself."""
+        known = [self._bytes.get(character) for character in piece]
+        return piece.encode("utf-8") if None in known else bytes(byte for byte in known if byte is not None)
 
 
 def byte_alphabet() -> tuple[str, ...]:
@@ -130,7 +167,8 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
 
 
 def _read_merges(path: Path, ids: dict[str, int]) -> dict[tuple[str, str], int]:
-    """Pair -> rank, in file order; an optional first line '#version: ...' is left out."""
+    """Pair -> rank, the line's number; of a pair that comes twice the last line counts, as in GPT-2's own code. An
+    optional first line '#version: ...' is left out."""
     ranks: dict[tuple[str, str], int] = {}
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
@@ -140,7 +178,10 @@ def _read_merges(path: Path, ids: dict[str, int]) -> dict[tuple[str, str], int]:
         if line == "" or (number == 1 and line.startswith("#version")):
             continue
         left, _, right = line.rstrip("\r").partition(" ")
-        if not left or not right or left + right not in ids:
-            raise ConfigError(f"--merge-file {path}, line {number}: {line!r} does not merge two pieces of --vocab-file")
-        ranks[left, right] = len(ranks)
+        if not {left, right, left + right} <= ids.keys():
+            raise ConfigError(
+                f"--merge-file {path}, line {number}: {line!r} does not merge two pieces of --vocab-file into a third;"
+                " the two files must belong together"
+            )
+        ranks[left, right] = number
     return ranks

@@ -10,11 +10,12 @@ from typing import Final
 import sentencepiece
 
 from ..config.fields import ConfigError
+from .tokenizer_protocol import Tokenizer
 
 SPECIAL_PIECES: Final = ("<CLS>", "<SEP>", "<EOD>", "<MASK>")
 
 
-class GPTSentencePieceTokenizer:
+class GPTSentencePieceTokenizer(Tokenizer):
     """The model as it is; its end-of-sentence piece ends a document."""
 
     def __init__(self, model: Path) -> None:
@@ -36,7 +37,7 @@ class GPTSentencePieceTokenizer:
         return text
 
 
-class SentencePieceTokenizer:
+class SentencePieceTokenizer(Tokenizer):
     """The model plus Megatron's special tokens: <CLS>, <SEP>, <EOD>, <MASK> and pad, bos, eos.
 
     Those the model lacks get ids behind its vocabulary, in that order. Each is recognised literally in text, unless

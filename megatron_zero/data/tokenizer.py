@@ -1,35 +1,18 @@
-"""Text <-> token ids: the protocol, the null tokenizer, and which tokenizer the flags name.
-
-`vocab_size` counts the ids a tokenizer can give (the model pads it up, config/derive.py); `eod` ends a document.
-"""
+"""The null tokenizer, and which tokenizer the flags name."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from ..config.data import TokenizerConfig
 from ..config.fields import ConfigError
 from .gpt2_bpe import GPT2BPETokenizer
 from .sentencepiece_tokenizers import GPTSentencePieceTokenizer, SentencePieceTokenizer
+from .tokenizer_protocol import Tokenizer
 
 
-class Tokenizer(Protocol):
-    """encode raises ValueError for text that it cannot represent (a lone surrogate, say)."""
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    @property
-    def eod(self) -> int: ...
-
-    def encode(self, text: str) -> list[int]: ...
-
-    def decode(self, ids: Sequence[int]) -> str: ...
-
-
-class NullTokenizer:
+class NullTokenizer(Tokenizer):
     """Text is token ids already, separated by white space. As in Megatron, `vocab_size` ids 0 .. vocab_size - 1 are
     followed by one for the end of a document, so the tokenizer's own vocab_size is one more than --vocab-size."""
 

@@ -76,7 +76,7 @@ LIBRARIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "commands": (),
         "ops": ("numpy", "torch"),
         "observability": ("torch", "tensorboard", "psutil"),
-        "data": ("numpy", "torch", "regex", "sentencepiece", "tqdm"),
+        "data": ("numpy", "torch", "sentencepiece", "tiktoken", "tqdm", "transformers"),
         "checkpoint": ("numpy", "torch"),
     }
 )

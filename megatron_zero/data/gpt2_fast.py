@@ -1,0 +1,144 @@
+"""GPT-2's merges done by tiktoken, for vocabularies where that provably gives the ids of gpt2_bpe.py.
+
+[Note: when joined pieces tell the pairs]
+GPT-2 merges the neighbours (l, r) whose *pair* comes first in merges.txt. tiktoken merges the neighbours whose *joined
+piece* has the lowest rank, whatever the pair, and takes a whole word that is in its table at once. Its table here holds
+the 256 bytes and the results of the merges, ranked by the merges' order; words of vocab.json that no merge makes are not
+in it. Suppose that
+  (a) each merge joins bytes or results of earlier merges, and no two merges have one result;
+  (b) each result, encoded by itself, comes about by its own merge last: nothing merges across its seam before.
+Then the two are the same for every word. For take a step of tiktoken's: x and y become t. Until then no merge crossed
+the ends of t's bytes, so within them the steps were those of t encoded by itself, and these end with t's own pair, by
+(b): (x, y) is in merges.txt, with the same rank. So tiktoken's lowest candidate is always a pair of GPT-2's, whose
+candidates are among tiktoken's; both take it, from left to right, and by (a) a merge makes candidates of later rank
+only. A whole word in the table is itself such a t. (b) is checked by undoing merges at the seam, the latest first, and
+looking whether the neighbours there would have merged before the piece undone came about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .gpt2_words import cut_long_space, rust_word_pattern
+
+if TYPE_CHECKING:
+    from tiktoken import Encoding
+
+BYTE_RANK: Final = -1
+
+
+class FastEncoder:
+    """Ids of plain text (no special tokens) by tiktoken. Made by fast_encoder only."""
+
+    def __init__(self, encoding: Encoding, ids_of_ranks: NDArray[np.uint32] | None) -> None:
+        """ids_of_ranks: [ranks], or None where a rank is the id already."""
+        self._encoding = encoding
+        self._ids_of_ranks = ids_of_ranks
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int]
+        if self._ids_of_ranks is not None:
+            ids = self.encode_array(text).tolist()
+            return ids
+        first, *others = cut_long_space(text)
+        with _text_for_rust(text):
+            ids = self._encoding.encode_ordinary(first)
+            for part in others:
+                ids += self._encoding.encode_ordinary(part)
+        return ids
+
+    def encode_array(self, text: str) -> NDArray[np.uint32]:
+        """Read-only where the ids are tiktoken's own buffer."""
+        with _text_for_rust(text):
+            parts = [self._encoding.encode_to_numpy(part, disallowed_special=()) for part in cut_long_space(text)]
+        ranks = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return ranks if self._ids_of_ranks is None else self._ids_of_ranks[ranks]
+
+
+def fast_encoder(
+    ids: Mapping[str, int], ranks: Mapping[tuple[str, str], int], alphabet: tuple[str, ...]
+) -> FastEncoder | str:
+    """The encoder, or the reason why this vocabulary or this machine has none.
+
+    ids: of each piece.  ranks: of each pair, lowest first.  alphabet: the character that stands for each byte.
+    """
+    try:
+        from tiktoken import Encoding
+    except ImportError as error:
+        return f"tiktoken cannot be imported ({error}); pip install tiktoken"
+    pairs = sorted(ranks, key=ranks.__getitem__)
+    reason = why_pieces_do_not_tell_pairs(pairs, alphabet)
+    if reason is not None:
+        return reason
+    byte_of = {character: byte for byte, character in enumerate(alphabet)}
+    results = [left + right for left, right in pairs]
+    pieces = [*alphabet, *results]
+    tokens = np.array([ids[piece] for piece in pieces], dtype=np.uint32)
+    # tiktoken compares ranks of results only, so ids that rise with the merges are ranks as good as any.
+    is_in_order = bool((np.diff(tokens[len(alphabet) :].astype(np.int64)) > 0).all())
+    numbers = tokens.tolist() if is_in_order else range(len(pieces))
+    table = {bytes(map(byte_of.__getitem__, piece)): number for piece, number in zip(pieces, numbers, strict=True)}
+    encoding = Encoding("gpt2", pat_str=rust_word_pattern(), mergeable_ranks=table, special_tokens={})
+    return FastEncoder(encoding, None if is_in_order else tokens)
+
+
+def why_pieces_do_not_tell_pairs(pairs: list[tuple[str, str]], alphabet: tuple[str, ...]) -> str | None:
+    """None where (a) and (b) of the note above hold, else which merge breaks them.
+
+    pairs: in the order of their ranks.
+    """
+    rank_of: dict[str, int] = dict.fromkeys(alphabet, BYTE_RANK)
+    rank_of_pair: dict[tuple[str, str], int] = {}
+    for rank, (left, right) in enumerate(pairs):
+        result = left + right
+        if left not in rank_of or right not in rank_of:
+            return f"the merge '{left} {right}' comes before its parts can exist"
+        if result in rank_of:
+            return f"two merges make the piece {result!r}"
+        if _merges_across(left, right, pairs, rank_of, rank_of_pair):
+            return f"the merge '{left} {right}' is never reached in {result!r}: other merges come first"
+        rank_of[result] = rank_of_pair[left, right] = rank
+    return None
+
+
+def _merges_across(
+    left: str,
+    right: str,
+    pairs: list[tuple[str, str]],
+    rank_of: Mapping[str, int],
+    rank_of_pair: Mapping[tuple[str, str], int],
+) -> bool:
+    """Whether, as left + right is encoded, something merges across the seam before both are whole."""
+    left_rank, right_rank = rank_of[left], rank_of[right]
+    while left_rank != BYTE_RANK or right_rank != BYTE_RANK:
+        if left_rank > right_rank:
+            limit, left = left_rank, pairs[left_rank][1]
+            left_rank = rank_of[left]
+        else:
+            # Of occurrences of one pair the leftmost goes first: the one at the seam before this one.
+            limit, right = right_rank + 1, pairs[right_rank][0]
+            right_rank = rank_of[right]
+        if rank_of_pair.get((left, right), limit) < limit:
+            return True
+    return False
+
+
+@contextmanager
+def _text_for_rust(text: str) -> Iterator[None]:
+    """Errors: UnicodeEncodeError for a lone surrogate (tiktoken would encode U+FFFD in its place); RuntimeError where
+    tiktoken panics, which is no Exception by itself and names no text."""
+    if not text.isascii():
+        text.encode("utf-8")
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise RuntimeError(
+            f"tiktoken failed on a text of {len(text)} characters that begins with {text[:40]!r}: {error}"
+        ) from error
