@@ -17,9 +17,10 @@ looking whether the neighbours there would have merged before the piece undone c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from tiktoken import Encoding
 
 BYTE_RANK: Final = -1
+Ids = TypeVar("Ids")
 
 
 class FastEncoder:
@@ -38,24 +40,19 @@ class FastEncoder:
     def __init__(self, encoding: Encoding, ids_of_ranks: NDArray[np.uint32] | None) -> None:
         """ids_of_ranks: [ranks], or None where a rank is the id already."""
         self._encoding = encoding
+        self._to_array = partial(encoding.encode_to_numpy, disallowed_special=())
         self._ids_of_ranks = ids_of_ranks
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int]
         if self._ids_of_ranks is not None:
-            ids = self.encode_array(text).tolist()
+            ids: list[int] = self.encode_array(text).tolist()
             return ids
-        first, *others = cut_long_space(text)
-        with _text_for_rust(text):
-            ids = self._encoding.encode_ordinary(first)
-            for part in others:
-                ids += self._encoding.encode_ordinary(part)
-        return ids
+        parts = _parts_by(self._encoding.encode_ordinary, text)
+        return parts[0] if len(parts) == 1 else list(chain.from_iterable(parts))
 
     def encode_array(self, text: str) -> NDArray[np.uint32]:
         """Read-only where the ids are tiktoken's own buffer."""
-        with _text_for_rust(text):
-            parts = [self._encoding.encode_to_numpy(part, disallowed_special=()) for part in cut_long_space(text)]
+        parts = _parts_by(self._to_array, text)
         ranks = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return ranks if self._ids_of_ranks is None else self._ids_of_ranks[ranks]
 
@@ -128,14 +125,16 @@ def _merges_across(
     return False
 
 
-@contextmanager
-def _text_for_rust(text: str) -> Iterator[None]:
-    """Errors: UnicodeEncodeError for a lone surrogate (tiktoken would encode U+FFFD in its place); RuntimeError where
-    tiktoken panics, which is no Exception by itself and names no text."""
+def _parts_by(encode: Callable[[str], Ids], text: str) -> list[Ids]:
+    """What a function of tiktoken makes of the text's parts.
+
+    Errors: UnicodeEncodeError for a lone surrogate (tiktoken would encode U+FFFD in its place); RuntimeError where
+    tiktoken panics, which is no Exception by itself and names no text.
+    """
     if not text.isascii():
         text.encode("utf-8")
     try:
-        yield
+        return [encode(part) for part in cut_long_space(text)]
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise

@@ -7,8 +7,8 @@ its last character where more text follows. What a letter is comes from unicode_
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final
 
 from .unicode_classes import LETTERS, NUMBERS, WHITE_SPACE
@@ -21,7 +21,7 @@ LONG_SPACE: Final = 1 << 16
 
 
 def parse_ranges(text: str) -> Ranges:
-    """"41-5A AA" -> ((0x41, 0x5A), (0xAA, 0xAA))."""
+    """First and last of each range: "41-5A AA" -> ((0x41, 0x5A), (0xAA, 0xAA))."""
     ends = [word.split("-") for word in text.split()]
     return tuple((int(end[0], 16), int(end[-1], 16)) for end in ends)
 
@@ -46,19 +46,17 @@ def rust_word_pattern() -> str:
     )
 
 
-def cut_long_space(text: str, *, limit: int = LONG_SPACE) -> Iterator[str]:
+def cut_long_space(text: str, *, limit: int = LONG_SPACE) -> list[str]:
     """Parts of the text, cut between words, so that white space with more text behind it is below `limit` long.
 
     fancy_regex gives back characters from a stack, which overflows near a million of them; the end of a text needs
     none. White space of `limit` characters or more is a word up to its last one, so the cut stands there.
     """
-    start = 0
-    if len(text) > limit:
-        for match in _long_space(limit).finditer(text):
-            if match.end() < len(text):
-                yield text[start : match.end() - 1]
-                start = match.end() - 1
-    yield text[start:]
+    if len(text) <= limit:
+        return [text]
+    ends = [match.end() for match in _long_space(limit).finditer(text)]
+    cuts = [end - 1 for end in ends if end < len(text)]
+    return [text[start:stop] for start, stop in pairwise([0, *cuts, len(text)])]
 
 
 @lru_cache(maxsize=4)

@@ -40,9 +40,7 @@ def build_tokenizer(config: TokenizerConfig, *, special_tokens: bool = True) -> 
     kind = config.tokenizer_type
     if kind == "NullTokenizer":
         if config.vocab_size is None or config.vocab_size < 1:
-            raise ConfigError(
-                f"--vocab-size {config.vocab_size}: NullTokenizer needs the number of its ids, at least 1"
-            )
+            raise ConfigError(f"--vocab-size {config.vocab_size}: NullTokenizer needs the number of its ids, at least 1")
         return NullTokenizer(config.vocab_size)
     if kind == "GPT2BPETokenizer":
         return GPT2BPETokenizer(
