@@ -13,9 +13,7 @@ class DataConfig:
         (), flag="--data-path", kind="strs", help="prefix of the .bin/.idx pair (blends of several come later)"
     )
     split: str = knob("969, 30, 1", flag="--split", kind="split", help="train,valid,test proportions")
-    data_impl: str = knob(
-        "infer", flag="--data-impl", kind="str", choices=("mmap", "infer"), help="dataset implementation"
-    )
+    data_impl: str = knob("infer", flag="--data-impl", kind="str", choices=("mmap", "infer"), help="dataset implementation")
     num_workers: int = knob(
         2, flag="--num-workers", kind="int", help="0: batches are read in the step; > 0: read ahead by a thread"
     )
@@ -27,13 +25,26 @@ class TokenizerConfig:
         "GPT2BPETokenizer",
         flag="--tokenizer-type",
         kind="str",
-        choices=("GPT2BPETokenizer", "GPTSentencePieceTokenizer", "SentencePieceTokenizer", "NullTokenizer"),
+        choices=(
+            "GPT2BPETokenizer",
+            "GPTSentencePieceTokenizer",
+            "SentencePieceTokenizer",
+            "Llama2Tokenizer",
+            "HFTokenizer",
+            "HuggingFaceTokenizer",  # Megatron-core's name of the one before
+            "NullTokenizer",
+        ),
         help="tokenizer whose vocabulary and end-of-document id are used",
     )
-    tokenizer_model: str | None = knob(None, flag="--tokenizer-model", kind="str", help="SentencePiece model file")
+    tokenizer_model: str | None = knob(
+        None, flag="--tokenizer-model", kind="str", help="SentencePiece model file, or folder of HFTokenizer"
+    )
     vocab_file: str | None = knob(None, flag="--vocab-file", kind="str", help="GPT-2 vocab.json")
     merge_file: str | None = knob(None, flag="--merge-file", kind="str", help="GPT-2 merges.txt")
     vocab_size: int | None = knob(None, flag="--vocab-size", kind="int", help="vocabulary of NullTokenizer")
+    trust_remote_code: bool = knob(
+        False, flag="--trust-remote-code", kind="bool", help="HFTokenizer may run Python code of its folder"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,8 +122,7 @@ REFUSED: Final[tuple[tuple[str, str], ...]] = (
     (f"{LATER}: use --ds-sequence-parallel-size 1", "--ds-sequence-parallel-size=1 --force-ds-sequence-parallel"),
     (
         f"{LATER}: sequences stay whole on one rank; leave it out",
-        "--ds-sequence-parallel-fpdt --ds-sequence-parallel-fpdt-chunk-size=65536"
-        " --ds-sequence-parallel-fpdt-offloading",
+        "--ds-sequence-parallel-fpdt --ds-sequence-parallel-fpdt-chunk-size=65536 --ds-sequence-parallel-fpdt-offloading",
     ),
     # Initialisation
     (
@@ -179,7 +178,6 @@ REFUSED: Final[tuple[tuple[str, str], ...]] = (
     ("out of scope: there is no retriever here", "--retriever-seq-length="),
     ("out of scope: use blend weights in --data-path once they are built", "--sample-rate=1.0"),
     ("out of scope: there is no BERT here", "--mask-prob= --short-seq-prob="),
-    (f"{LATER}: HFTokenizer is not built", "--trust-remote-code"),
     (
         f"{LATER}: documents are packed end to end, each token counts; leave it out",
         "--reset-position-ids --reset-attention-mask --eod-mask-loss",
@@ -287,8 +285,7 @@ REFUSED: Final[tuple[tuple[str, str], ...]] = (
     ),
     (
         f"a Megatron-core name, {LATER}: the pipeline size is 1",
-        "--num-virtual-stages-per-pipeline-rank= --decoder-first-pipeline-num-layers="
-        " --decoder-last-pipeline-num-layers=",
+        "--num-virtual-stages-per-pipeline-rank= --decoder-first-pipeline-num-layers= --decoder-last-pipeline-num-layers=",
     ),
     # Flags of other programs, put after the wrong one
     (
@@ -361,9 +358,6 @@ NO_EFFECT: Final[tuple[tuple[str, str], ...]] = (
 REFUSED_VALUES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
         "tokenizer.tokenizer_type": {
-            "HFTokenizer": f"{LATER}: use GPT2BPETokenizer or SentencePieceTokenizer with local files",
-            "HuggingFaceTokenizer": f"{LATER}: use GPT2BPETokenizer or SentencePieceTokenizer with local files",
-            "Llama2Tokenizer": f"{LATER}: use SentencePieceTokenizer with the model file",
             "TikTokenizer": f"{LATER}: use GPT2BPETokenizer or SentencePieceTokenizer with local files",
             "BertWordPieceLowerCase": "out of scope: there is no BERT here",
             "BertWordPieceCase": "out of scope: there is no BERT here",
@@ -386,9 +380,7 @@ REFUSED_VALUES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "deadline": f"{LATER}: use sync (all policies give the same bits)",
             "speculative": f"{LATER}: use sync (all policies give the same bits)",
         },
-        "zero.prescale_gradients": {
-            "true": f"{LATER}: use false (gradients are averaged in fp32, which needs no prescale)"
-        },
+        "zero.prescale_gradients": {"true": f"{LATER}: use false (gradients are averaged in fp32, which needs no prescale)"},
         "adam.type": {
             "OneBitAdam": "out of scope: use Adam or AdamW",
             "OneBitLamb": "out of scope: use Adam or AdamW",

@@ -125,6 +125,9 @@ TOKENIZER_FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "GPT2BPETokenizer": ("tokenizer.vocab_file", "tokenizer.merge_file"),
     "GPTSentencePieceTokenizer": ("tokenizer.tokenizer_model",),
     "SentencePieceTokenizer": ("tokenizer.tokenizer_model",),
+    "Llama2Tokenizer": ("tokenizer.tokenizer_model",),
+    "HFTokenizer": ("tokenizer.tokenizer_model",),
+    "HuggingFaceTokenizer": ("tokenizer.tokenizer_model",),
     "NullTokenizer": ("tokenizer.vocab_size",),
 }
 

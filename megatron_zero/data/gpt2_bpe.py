@@ -155,11 +155,18 @@ def merge_pieces(pieces: list[str], ranks: dict[tuple[str, str], int]) -> list[s
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
     try:
-        ids = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ConfigError(f"--vocab-file {path} is not JSON: {error}") from error
-    if not isinstance(ids, dict) or sorted(ids.values(), key=repr) != sorted(range(len(ids)), key=repr):
-        raise ConfigError(f"--vocab-file {path} must map each piece to an id, the ids being 0 to their number - 1")
+        ids = json.loads(_text_of("--vocab-file", path))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ConfigError(f"--vocab-file {path} is not JSON (a truncated copy?): {error}") from error
+    rule = f"--vocab-file {path} must map each piece to an id, the ids being 0 to their number - 1"
+    if not isinstance(ids, dict):
+        raise ConfigError(f"{rule}; it holds no JSON object")
+    for piece, token in ids.items():
+        if type(token) is not int or not 0 <= token < len(ids):
+            raise ConfigError(f"{rule}; {piece!r} of its {len(ids)} pieces has {token!r}")
+    unused = set(range(len(ids))) - set(ids.values())
+    if unused:
+        raise ConfigError(f"{rule}; of its {len(ids)} pieces none has {min(unused)}")
     missing = [piece for piece in (END_OF_TEXT, *byte_alphabet()) if piece not in ids]
     if missing:
         raise ConfigError(f"--vocab-file {path} lacks the piece {missing[0]!r}: not a vocabulary of GPT-2's kind")
@@ -170,14 +177,11 @@ def _read_merges(path: Path, ids: dict[str, int]) -> dict[tuple[str, str], int]:
     """Pair -> rank, the line's number; of a pair that comes twice the last line counts, as in GPT-2's own code. An
     optional first line '#version: ...' is left out."""
     ranks: dict[tuple[str, str], int] = {}
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"--merge-file {path} is not UTF-8: {error}") from error
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(_text_of("--merge-file", path).split("\n"), start=1):
+        line = line.rstrip("\r")
         if line == "" or (number == 1 and line.startswith("#version")):
             continue
-        left, _, right = line.rstrip("\r").partition(" ")
+        left, _, right = line.partition(" ")
         if not {left, right, left + right} <= ids.keys():
             raise ConfigError(
                 f"--merge-file {path}, line {number}: {line!r} does not merge two pieces of --vocab-file into a third;"
@@ -185,3 +189,12 @@ def _read_merges(path: Path, ids: dict[str, int]) -> dict[tuple[str, str], int]:
             )
         ranks[left, right] = number
     return ranks
+
+
+def _text_of(flag: str, path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{flag} {path} is not UTF-8: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{flag} {path} cannot be read: {error}") from error

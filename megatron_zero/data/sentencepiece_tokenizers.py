@@ -1,4 +1,4 @@
-"""Megatron's two wrappers of a SentencePiece model."""
+"""Megatron's three wrappers of a SentencePiece model."""
 
 from __future__ import annotations
 
@@ -31,6 +31,30 @@ class GPTSentencePieceTokenizer(Tokenizer):
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self._model.encode(text)
         return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        text: str = self._model.decode(list(ids))
+        return text
+
+
+class Llama2Tokenizer(Tokenizer):
+    """The model as it is; each text begins with its beginning-of-sentence piece, an empty one too, and its
+    end-of-sentence piece ends a document. decode leaves both out."""
+
+    def __init__(self, model: Path) -> None:
+        self._model = _load(model)
+        self.vocab_size: int = self._model.get_piece_size()
+        self._bos: int = self._model.bos_id()
+        self.eod: int = self._model.eos_id()
+        missing = [name for name, token in (("beginning", self._bos), ("end", self.eod)) if token < 0]
+        if missing:
+            raise ConfigError(
+                f"--tokenizer-model {model} has no {' and no '.join(missing)}-of-sentence piece, which Llama2Tokenizer "
+                "puts around a document: train it with both, or use --tokenizer-type SentencePieceTokenizer"
+            )
+
+    def encode(self, text: str) -> list[int]:
+        return [self._bos, *self._model.encode(text)]
 
     def decode(self, ids: Sequence[int]) -> str:
         text: str = self._model.decode(list(ids))

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from ..config.data import TokenizerConfig
 from ..config.fields import ConfigError
 from .gpt2_bpe import GPT2BPETokenizer
-from .sentencepiece_tokenizers import GPTSentencePieceTokenizer, SentencePieceTokenizer
+from .hf_tokenizer import HFTokenizer
+from .sentencepiece_tokenizers import GPTSentencePieceTokenizer, Llama2Tokenizer, SentencePieceTokenizer
 from .tokenizer_protocol import Tokenizer
+
+__all__ = ["NullTokenizer", "Tokenizer", "build_tokenizer"]
+
+HF_NAMES: Final = ("HFTokenizer", "HuggingFaceTokenizer")
+NUMBER: Final = re.compile(r"[+-]?[0-9]+")
+MOST_DIGITS: Final = 40
 
 
 class NullTokenizer(Tokenizer):
@@ -21,14 +30,18 @@ class NullTokenizer(Tokenizer):
         self.eod = vocab_size
 
     def encode(self, text: str) -> list[int]:
-        ids = [int(word) for word in text.split()]
-        for token in ids:
-            if not 0 <= token < self.vocab_size:
-                raise ValueError(f"token id {token} is not 0 to {self.eod}, the ids of --vocab-size {self.eod}")
-        return ids
+        return [self._id(word) for word in text.split()]
 
     def decode(self, ids: Sequence[int]) -> str:
         return " ".join(str(token) for token in ids)
+
+    def _id(self, word: str) -> int:
+        if not NUMBER.fullmatch(word):
+            raise ValueError(f"word {word[:40]!r} is not a token id; NullTokenizer reads numbers separated by white space")
+        # int() refuses thousands of digits, and no vocabulary needs more than these.
+        if len(word) > MOST_DIGITS or not 0 <= int(word) <= self.eod:
+            raise ValueError(f"token id {word[:40]} is not 0 to {self.eod}, the ids of --vocab-size {self.eod}")
+        return int(word)
 
 
 def build_tokenizer(config: TokenizerConfig, *, special_tokens: bool = True) -> Tokenizer:
@@ -48,17 +61,38 @@ def build_tokenizer(config: TokenizerConfig, *, special_tokens: bool = True) -> 
             _file("--merge-file", config.merge_file, kind),
             special_tokens=special_tokens,
         )
+    if kind in HF_NAMES:
+        return HFTokenizer(
+            _folder("--tokenizer-model", config.tokenizer_model, kind),
+            trust_remote_code=config.trust_remote_code,
+            special_tokens=special_tokens,
+        )
     model = _file("--tokenizer-model", config.tokenizer_model, kind)
     if kind == "GPTSentencePieceTokenizer":
         return GPTSentencePieceTokenizer(model)
     if kind == "SentencePieceTokenizer":
         return SentencePieceTokenizer(model, special_tokens=special_tokens)
+    if kind == "Llama2Tokenizer":
+        return Llama2Tokenizer(model)
     raise ConfigError(f"--tokenizer-type {kind} is not known")
 
 
 def _file(flag: str, path: str | None, kind: str) -> Path:
     if path is None:
         raise ConfigError(f"{flag} is not given; --tokenizer-type {kind} needs it")
+    if Path(path).is_dir():
+        raise ConfigError(f"{flag} {path} is a folder; --tokenizer-type {kind} needs a file there")
     if not Path(path).is_file():
         raise ConfigError(f"{flag} {path}: there is no such file")
+    return Path(path)
+
+
+def _folder(flag: str, path: str | None, kind: str) -> Path:
+    if path is None:
+        raise ConfigError(f"{flag} is not given; --tokenizer-type {kind} needs it")
+    if not Path(path).is_dir():
+        raise ConfigError(
+            f"{flag} {path} is not a folder; --tokenizer-type {kind} reads a local folder with the tokenizer's files, "
+            "and nothing is looked up on a hub: save the tokenizer with its save_pretrained and name that folder"
+        )
     return Path(path)

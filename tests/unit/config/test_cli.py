@@ -87,7 +87,7 @@ def test_argparse_never_exits_for_a_bad_line(line: str) -> None:
 
 
 def test_values_upstream_knows_are_refused_by_name() -> None:
-    assert "not built yet" in problems("--tokenizer-type HFTokenizer")[0]
+    assert "not built yet" in problems("--tokenizer-type TikTokenizer")[0]
     assert "not built yet" in problems("--lr-decay-style WSD")[0]
     assert "preprocess_data" in problems("--data-impl lazy")[0]
     assert "nccl or gloo" in problems("--distributed-backend ccl")[0]

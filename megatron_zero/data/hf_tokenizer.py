@@ -1,0 +1,64 @@
+"""A Hugging Face tokenizer from a local folder. The package transformers is imported only when one is built."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..config.fields import ConfigError
+from .tokenizer_protocol import Tokenizer
+
+
+class HFTokenizer(Tokenizer):
+    """What AutoTokenizer makes of the folder; its end-of-sentence token ends a document. Nothing is downloaded.
+
+    As in Megatron-core no token is put around a text (some tokenizers would begin it with their bos).
+    special_tokens: whether literal special tokens in text become their ids, or are split like other text.
+    trust_remote_code: whether Python code in the folder may be run.
+    encode raises UnicodeEncodeError for lone surrogates.
+    """
+
+    def __init__(self, folder: Path, *, trust_remote_code: bool = False, special_tokens: bool = True) -> None:
+        self._tokenizer = _load(folder, trust_remote_code=trust_remote_code)
+        self._split_special_tokens = not special_tokens
+        pieces: dict[str, int] = self._tokenizer.get_vocab()
+        if not pieces.keys() - set(self._tokenizer.all_special_tokens):
+            raise ConfigError(
+                f"--tokenizer-model {folder}: transformers finds no vocabulary in it; save the tokenizer there again, "
+                "with its save_pretrained"
+            )
+        # Ids may have gaps; the model's table must reach the last one.
+        self.vocab_size: int = max(len(self._tokenizer), max(pieces.values()) + 1)
+        eod: int | None = self._tokenizer.eos_token_id
+        if eod is None:
+            raise ConfigError(
+                f"--tokenizer-model {folder} has no eos_token, which HFTokenizer ends a document with: "
+                "name one in its tokenizer_config.json"
+            )
+        self.eod = eod
+
+    def encode(self, text: str) -> list[int]:
+        text.encode("utf-8")  # a lone surrogate would be a TypeError of tokenizers
+        ids: list[int] = self._tokenizer.encode(
+            text, add_special_tokens=False, split_special_tokens=self._split_special_tokens, verbose=False
+        )
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return text
+
+
+def _load(folder: Path, *, trust_remote_code: bool) -> Any:
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise ConfigError(
+            f"--tokenizer-type HFTokenizer needs the package transformers, which cannot be imported ({error}): "
+            "pip install transformers, or use GPT2BPETokenizer or a SentencePiece type with local files"
+        ) from error
+    try:
+        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=trust_remote_code)
+    except Exception as error:  # transformers and tokenizers raise bare ones, among many others
+        raise ConfigError(f"--tokenizer-model {folder}: transformers cannot load it: {error}") from error
