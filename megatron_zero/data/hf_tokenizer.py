@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -58,7 +60,27 @@ def _load(folder: Path, *, trust_remote_code: bool) -> Any:
             f"--tokenizer-type HFTokenizer needs the package transformers, which cannot be imported ({error}): "
             "pip install transformers, or use GPT2BPETokenizer or a SentencePiece type with local files"
         ) from error
+    if trust_remote_code:
+        _refuse_code_elsewhere(folder)
     try:
         return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=trust_remote_code)
     except Exception as error:  # transformers and tokenizers raise bare ones, among many others
-        raise ConfigError(f"--tokenizer-model {folder}: transformers cannot load it: {error}") from error
+        needs_trust = not trust_remote_code and "trust_remote_code" in str(error)
+        way_out = "\n--trust-remote-code lets it run; read that code first" if needs_trust else ""
+        raise ConfigError(f"--tokenizer-model {folder}: transformers cannot load it: {error}{way_out}") from error
+
+
+def _refuse_code_elsewhere(folder: Path) -> None:
+    """The settings may name code as "owner/repository--module.Class"; transformers would go and fetch it, whatever
+    local_files_only says. Settings that cannot be read are for transformers to report."""
+    for path in (folder / "tokenizer_config.json", folder / "config.json"):
+        try:
+            settings = json.loads(path.read_bytes())
+        except (OSError, ValueError):
+            continue
+        named = re.search(r'"([^"]+)--[^"]+"', json.dumps(settings.get("auto_map") if isinstance(settings, dict) else ""))
+        if named:
+            raise ConfigError(
+                f"--tokenizer-model {folder}: its {path.name} names code of the repository {named[1]}, and nothing is "
+                "fetched: copy that code into the folder and name it in auto_map without the repository"
+            )

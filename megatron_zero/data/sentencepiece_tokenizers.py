@@ -29,8 +29,7 @@ class GPTSentencePieceTokenizer(Tokenizer):
             )
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._model.encode(text)
-        return ids
+        return _ids(self._model, text)
 
     def decode(self, ids: Sequence[int]) -> str:
         text: str = self._model.decode(list(ids))
@@ -54,7 +53,7 @@ class Llama2Tokenizer(Tokenizer):
             )
 
     def encode(self, text: str) -> list[int]:
-        return [self._bos, *self._model.encode(text)]
+        return [self._bos, *_ids(self._model, text)]
 
     def decode(self, ids: Sequence[int]) -> str:
         text: str = self._model.decode(list(ids))
@@ -81,10 +80,10 @@ class SentencePieceTokenizer(Tokenizer):
         ids: list[int] = []
         done = 0
         for match in self._special.finditer(text) if self._special else ():
-            ids += self._model.encode(text[done : match.start()])
+            ids += _ids(self._model, text[done : match.start()])
             ids.append(self._ids[match.group()])
             done = match.end()
-        ids += self._model.encode(text[done:])
+        ids += _ids(self._model, text[done:])
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -96,6 +95,13 @@ class SentencePieceTokenizer(Tokenizer):
             else:
                 plain.append(token)
         return text + str(self._model.decode(plain))
+
+
+def _ids(model: sentencepiece.SentencePieceProcessor, text: str) -> list[int]:
+    """Errors: UnicodeEncodeError for a lone surrogate, which would be a RuntimeError of sentencepiece."""
+    text.encode("utf-8")
+    ids: list[int] = model.encode(text)
+    return ids
 
 
 def _special_ids(model: sentencepiece.SentencePieceProcessor) -> dict[str, int]:

@@ -7,7 +7,11 @@ import pytest
 import sentencepiece
 
 from megatron_zero.config.fields import ConfigError
-from megatron_zero.data.sentencepiece_tokenizers import GPTSentencePieceTokenizer, SentencePieceTokenizer
+from megatron_zero.data.sentencepiece_tokenizers import (
+    GPTSentencePieceTokenizer,
+    Llama2Tokenizer,
+    SentencePieceTokenizer,
+)
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +80,45 @@ def test_model_without_an_end_is_refused_or_given_one(model_of):
     with pytest.raises(ConfigError, match="has no end-of-sentence piece"):
         GPTSentencePieceTokenizer(path)
     assert SentencePieceTokenizer(path).eod >= GPTSentencePieceTokenizer(model_of()).vocab_size - 1
+
+
+@pytest.mark.parametrize("model", ["bpe_2k_bytefallback", "unigram_1k"])
+def test_llama2_puts_bos_before_the_ids_of_sentencepiece(shared_dir, model):
+    goldens = json.loads((shared_dir / f"data/goldens/tokenizer/sp_{model}.json").read_text())
+    path = shared_dir / f"data/sentencepiece/{model}.model"
+    tokenizer, own = Llama2Tokenizer(path), sentencepiece.SentencePieceProcessor(model_file=str(path))
+    assert (tokenizer.vocab_size, tokenizer.eod) == (goldens["vocab_size"], own.eos_id())
+    for case in goldens["cases"]:
+        assert tokenizer.encode(case["text"]) == [own.bos_id(), *case["ids"]]
+        assert tokenizer.encode_array(case["text"]).tolist() == [own.bos_id(), *case["ids"]]
+        assert tokenizer.decode([*tokenizer.encode(case["text"]), tokenizer.eod]) == case["decoded"]
+
+
+def test_llama2_knows_no_literal_pieces(model_of):
+    tokenizer = Llama2Tokenizer(model_of())
+    assert tokenizer.encode("") == [1]
+    assert tokenizer.encode("</s><s>")[1:] == GPTSentencePieceTokenizer(model_of()).encode("</s><s>")
+    assert tokenizer.eod not in tokenizer.encode("</s>")
+
+
+@pytest.mark.parametrize(
+    "options,missing",
+    [
+        ({"bos_id": -1}, "no beginning-of-sentence piece"),
+        ({"eos_id": -1}, "no end-of-sentence piece"),
+        ({"bos_id": -1, "eos_id": -1}, "no beginning and no end-of-sentence piece"),
+    ],
+)
+def test_llama2_needs_bos_and_eos_but_no_pad(model_of, options, missing):
+    assert Llama2Tokenizer(model_of(pad_id=-1)).eod == 2
+    with pytest.raises(ConfigError, match=f"--tokenizer-model .* has {missing}, which Llama2Tokenizer"):
+        Llama2Tokenizer(model_of(**options))
+
+
+@pytest.mark.parametrize("kind", [GPTSentencePieceTokenizer, SentencePieceTokenizer, Llama2Tokenizer])
+def test_lone_surrogate_is_a_value_error(model_of, kind):
+    with pytest.raises(ValueError):
+        kind(model_of()).encode("a\ud83d")
 
 
 @pytest.mark.parametrize("content", [b"", b"not a model"])
