@@ -80,7 +80,9 @@ def fast_encoder(
     is_in_order = bool((np.diff(tokens[len(alphabet) :].astype(np.int64)) > 0).all())
     numbers = tokens.tolist() if is_in_order else range(len(pieces))
     table = {bytes(map(byte_of.__getitem__, piece)): number for piece, number in zip(pieces, numbers, strict=True)}
-    encoding = Encoding("gpt2", pat_str=rust_word_pattern(), mergeable_ranks=table, special_tokens={})
+    # Never looked for here; but with no special token at all tiktoken's buffers try every character for one.
+    unused = {"<|unused|>": max(numbers) + 1}
+    encoding = Encoding("gpt2", pat_str=rust_word_pattern(), mergeable_ranks=table, special_tokens=unused)
     return FastEncoder(encoding, None if is_in_order else tokens)
 
 

@@ -14,7 +14,7 @@ from .hf_tokenizer import HFTokenizer
 from .sentencepiece_tokenizers import GPTSentencePieceTokenizer, Llama2Tokenizer, SentencePieceTokenizer
 from .tokenizer_protocol import Tokenizer
 
-__all__ = ["NullTokenizer", "Tokenizer", "build_tokenizer"]
+__all__ = ("NullTokenizer", "Tokenizer", "build_tokenizer")
 
 HF_NAMES: Final = ("HFTokenizer", "HuggingFaceTokenizer")
 NUMBER: Final = re.compile(r"[+-]?[0-9]+")

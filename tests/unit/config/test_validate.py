@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from helpers.config_cases import minimal_argv
 
-from megatron_zero.config.fields import ConfigError
+from megatron_zero.config.data import TokenizerConfig
+from megatron_zero.config.fields import ConfigError, knobs
 from megatron_zero.config.load import LoadedConfig, load_run_config
+from megatron_zero.config.validate import TOKENIZER_FILES
 
 
 def message(extra: str, **rest: object) -> str:
@@ -71,6 +73,9 @@ def test_the_minimal_run_is_valid() -> None:
         ("--split 0,1,0", ("--split 0,1,0", "train")),
         ("--tokenizer-type GPT2BPETokenizer", ("GPT2BPETokenizer needs --vocab-file and --merge-file",)),
         ("--tokenizer-type SentencePieceTokenizer", ("needs --tokenizer-model",)),
+        ("--tokenizer-type Llama2Tokenizer", ("Llama2Tokenizer needs --tokenizer-model",)),
+        ("--tokenizer-type HFTokenizer", ("HFTokenizer needs --tokenizer-model",)),
+        ("--tokenizer-type HuggingFaceTokenizer", ("HuggingFaceTokenizer needs --tokenizer-model",)),
     ],
 )
 def test_each_broken_rule_names_setting_value_and_rule(extra: str, parts: tuple[str, ...]) -> None:
@@ -174,3 +179,7 @@ def test_settings_that_do_nothing_are_warned_of() -> None:
 )
 def test_legal_combinations_pass(extra: str) -> None:
     load_run_config(minimal_argv(extra))
+
+
+def test_every_tokenizer_type_has_its_required_files() -> None:
+    assert set(TOKENIZER_FILES) == set(knobs(TokenizerConfig)["tokenizer_type"].choices or ())
