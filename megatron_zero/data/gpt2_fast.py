@@ -3,21 +3,23 @@
 [Note: when joined pieces tell the pairs]
 GPT-2 merges the neighbours (l, r) whose *pair* comes first in merges.txt. tiktoken merges the neighbours whose *joined
 piece* has the lowest rank, whatever the pair, and takes a whole word that is in its table at once. Its table here holds
-the 256 bytes and the results of the merges, ranked by the merges' order; words of vocab.json that no merge makes are not
-in it. Suppose that
-  (a) each merge joins bytes or results of earlier merges, and no two merges have one result;
-  (b) each result, encoded by itself, comes about by its own merge last: nothing merges across its seam before.
-Then the two are the same for every word. For take a step of tiktoken's: x and y become t. Until then no merge crossed
-the ends of t's bytes, so within them the steps were those of t encoded by itself, and these end with t's own pair, by
-(b): (x, y) is in merges.txt, with the same rank. So tiktoken's lowest candidate is always a pair of GPT-2's, whose
-candidates are among tiktoken's; both take it, from left to right, and by (a) a merge makes candidates of later rank
-only. A whole word in the table is itself such a t. (b) is checked by undoing merges at the seam, the latest first, and
-looking whether the neighbours there would have merged before the piece undone came about.
+the 256 bytes and the results of the live merges, in their order; words of vocab.json that no merge makes are not in it.
+  (a) Suppose that no merge has a part that a later merge makes. Then a merge makes candidates of later rank only.
+  (b) A merge is live if its result t, encoded by itself, ends with that merge: both parts come about, and nothing merges
+      across the seam between them before. At most one merge is so for each t. A merge that is not live never happens in
+      any word, and can be left out: until its pair stood there nothing would have crossed the ends of t's bytes, so the
+      steps within them would be those of t encoded by itself.
+Then both do the same to every word. Take a step of tiktoken's: x and y become t. For the same reason the steps within t's
+bytes were those of t encoded by itself, and these end with t's own pair: (x, y) is a merge of the same rank. So the
+lowest of tiktoken's candidates is always one of GPT-2's, whose candidates are among tiktoken's; both take it, from left
+to right. A whole word in the table is itself such a t. Whether something merges across a seam is found by undoing merges
+there, the latest first, and looking whether the neighbours then at the seam would have merged before the piece undone
+came about.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -68,13 +70,11 @@ def fast_encoder(
         from tiktoken import Encoding
     except ImportError as error:
         return f"tiktoken cannot be imported ({error}); pip install tiktoken"
-    pairs = sorted(ranks, key=ranks.__getitem__)
-    reason = why_pieces_do_not_tell_pairs(pairs, alphabet)
-    if reason is not None:
-        return reason
+    live = live_merges(sorted(ranks, key=ranks.__getitem__), alphabet)
+    if isinstance(live, str):
+        return live
     byte_of = {character: byte for byte, character in enumerate(alphabet)}
-    results = [left + right for left, right in pairs]
-    pieces = [*alphabet, *results]
+    pieces = [*alphabet, *(left + right for left, right in live)]
     tokens = np.array([ids[piece] for piece in pieces], dtype=np.uint32)
     # tiktoken compares ranks of results only, so ids that rise with the merges are ranks as good as any.
     is_in_order = bool((np.diff(tokens[len(alphabet) :].astype(np.int64)) > 0).all())
@@ -86,29 +86,31 @@ def fast_encoder(
     return FastEncoder(encoding, None if is_in_order else tokens)
 
 
-def why_pieces_do_not_tell_pairs(pairs: list[tuple[str, str]], alphabet: tuple[str, ...]) -> str | None:
-    """None where (a) and (b) of the note above hold, else which merge breaks them.
+def live_merges(pairs: Sequence[tuple[str, str]], alphabet: Sequence[str]) -> list[tuple[str, str]] | str:
+    """Those of (b) in the note above, in order; or which merge breaks (a).
 
     pairs: in the order of their ranks.
     """
+    live: list[tuple[str, str]] = []
+    without_parts: list[tuple[str, str]] = []
     rank_of: dict[str, int] = dict.fromkeys(alphabet, BYTE_RANK)
     rank_of_pair: dict[tuple[str, str], int] = {}
-    for rank, (left, right) in enumerate(pairs):
-        result = left + right
+    for left, right in pairs:
         if left not in rank_of or right not in rank_of:
-            return f"the merge '{left} {right}' comes before its parts can exist"
-        if result in rank_of:
-            return f"two merges make the piece {result!r}"
-        if _merges_across(left, right, pairs, rank_of, rank_of_pair):
-            return f"the merge '{left} {right}' is never reached in {result!r}: other merges come first"
-        rank_of[result] = rank_of_pair[left, right] = rank
-    return None
+            without_parts.append((left, right))
+        elif not _merges_across(left, right, live, rank_of, rank_of_pair):
+            rank_of[left + right] = rank_of_pair[left, right] = len(live)
+            live.append((left, right))
+    for left, right in without_parts:
+        if left in rank_of and right in rank_of:
+            return f"the merge '{left} {right}' stands before the one that makes its part"
+    return live
 
 
 def _merges_across(
     left: str,
     right: str,
-    pairs: list[tuple[str, str]],
+    live: Sequence[tuple[str, str]],
     rank_of: Mapping[str, int],
     rank_of_pair: Mapping[tuple[str, str], int],
 ) -> bool:
@@ -116,11 +118,11 @@ def _merges_across(
     left_rank, right_rank = rank_of[left], rank_of[right]
     while left_rank != BYTE_RANK or right_rank != BYTE_RANK:
         if left_rank > right_rank:
-            limit, left = left_rank, pairs[left_rank][1]
+            limit, left = left_rank, live[left_rank][1]
             left_rank = rank_of[left]
         else:
             # Of occurrences of one pair the leftmost goes first: the one at the seam before this one.
-            limit, right = right_rank + 1, pairs[right_rank][0]
+            limit, right = right_rank + 1, live[right_rank][0]
             right_rank = rank_of[right]
         if rank_of_pair.get((left, right), limit) < limit:
             return True
