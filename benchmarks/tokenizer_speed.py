@@ -2,7 +2,7 @@
 
     python benchmarks/tokenizer_speed.py --input corpus.jsonl --vocab-file vocab.json --merge-file merges.txt
 
-Every way is run once a round, rounds are repeated, and the median is shown with its ratio to the faster row of Hugging
+Every way is run once a round, rounds are repeated, and the median is shown with its ratio to the fastest row of Hugging
 Face. All are pinned to one core where the system can do that. MB are 10^6 bytes of the texts in UTF-8. Ids of all ways
 are compared first.
 """
@@ -29,7 +29,7 @@ sys.path[0] = str(ROOT)  # this checkout, whatever is installed
 from megatron_zero.data.gpt2_bpe import END_OF_TEXT, GPT2BPETokenizer  # noqa: E402
 
 PACKAGES = ("tokenizers", "tiktoken", "numpy", "torch")
-HF_SINGLE, HF_BATCH = "tokenizers, encode", "tokenizers, encode_batch"
+HUGGING_FACE = ("tokenizers, encode", "tokenizers, encode_batch", "tokenizers, encode_batch_fast")
 ENCODE, ENCODE_ARRAY, PYTHON = "ours, encode", "ours, encode_array", "ours in Python, encode"
 PREPROCESS = "preprocess_data.py --workers 1"
 
@@ -70,7 +70,17 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--vocab-file", type=Path, required=True, help="GPT-2 vocab.json")
     parser.add_argument("--merge-file", type=Path, required=True, help="GPT-2 merges.txt")
     parser.add_argument("--repeats", type=int, default=5)
-    return parser.parse_args()
+    options = parser.parse_args()
+    for flag, path in (
+        ("--input", options.input),
+        ("--vocab-file", options.vocab_file),
+        ("--merge-file", options.merge_file),
+    ):
+        if not path.is_file():
+            parser.error(f"{flag} {path}: there is no such file")
+    if options.repeats < 1:
+        parser.error(f"--repeats {options.repeats} must be at least 1")
+    return options
 
 
 def make_ways(vocab_file: Path, merge_file: Path) -> tuple[dict[str, Way], dict[str, str]]:
@@ -81,10 +91,15 @@ def make_ways(vocab_file: Path, merge_file: Path) -> tuple[dict[str, Way], dict[
     try:
         peer = hugging_face(vocab_file, merge_file)
     except ImportError as error:
-        missing |= dict.fromkeys((HF_SINGLE, HF_BATCH), f"not run: {error}")
+        missing |= dict.fromkeys(HUGGING_FACE, f"not run: {error}")
     else:
-        ways[HF_SINGLE] = lambda texts: [peer.encode(text).ids for text in texts]
-        ways[HF_BATCH] = lambda texts: [encoding.ids for encoding in peer.encode_batch(texts)]
+        single, batch, batch_fast = HUGGING_FACE
+        ways[single] = lambda texts: [peer.encode(text).ids for text in texts]
+        ways[batch] = lambda texts: [encoding.ids for encoding in peer.encode_batch(texts)]
+        if hasattr(peer, "encode_batch_fast"):
+            ways[batch_fast] = lambda texts: [encoding.ids for encoding in peer.encode_batch_fast(texts)]
+        else:
+            missing[batch_fast] = "not run: this version has none"
     if ours.implementation == "tiktoken":
         ways[ENCODE] = lambda texts: [ours.encode(text) for text in texts]
         ways[ENCODE_ARRAY] = lambda texts: [ours.encode_array(text) for text in texts]
@@ -136,9 +151,9 @@ def preprocess_seconds(options: argparse.Namespace) -> float | str:
 
 
 def show(speeds: dict[str, float], missing: dict[str, str]) -> None:
-    base = max((speeds[name] for name in (HF_SINGLE, HF_BATCH) if name in speeds), default=None)
+    base = max((speeds[name] for name in HUGGING_FACE if name in speeds), default=None)
     print(f"{'way':32s} {'MB/s':>8s} {'ratio':>8s}")
-    for name in (HF_SINGLE, HF_BATCH, ENCODE, ENCODE_ARRAY, PYTHON, PREPROCESS):
+    for name in (*HUGGING_FACE, ENCODE, ENCODE_ARRAY, PYTHON, PREPROCESS):
         if name in missing:
             print(f"{name:32s} {missing[name]}")
         else:
