@@ -13,7 +13,9 @@ class DataConfig:
         (), flag="--data-path", kind="strs", help="prefix of the .bin/.idx pair (blends of several come later)"
     )
     split: str = knob("969, 30, 1", flag="--split", kind="split", help="train,valid,test proportions")
-    data_impl: str = knob("infer", flag="--data-impl", kind="str", choices=("mmap", "infer"), help="dataset implementation")
+    data_impl: str = knob(
+        "infer", flag="--data-impl", kind="str", choices=("mmap", "infer"), help="dataset implementation"
+    )
     num_workers: int = knob(
         2, flag="--num-workers", kind="int", help="0: batches are read in the step; > 0: read ahead by a thread"
     )

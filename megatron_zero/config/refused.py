@@ -122,7 +122,8 @@ REFUSED: Final[tuple[tuple[str, str], ...]] = (
     (f"{LATER}: use --ds-sequence-parallel-size 1", "--ds-sequence-parallel-size=1 --force-ds-sequence-parallel"),
     (
         f"{LATER}: sequences stay whole on one rank; leave it out",
-        "--ds-sequence-parallel-fpdt --ds-sequence-parallel-fpdt-chunk-size=65536 --ds-sequence-parallel-fpdt-offloading",
+        "--ds-sequence-parallel-fpdt --ds-sequence-parallel-fpdt-chunk-size=65536"
+        " --ds-sequence-parallel-fpdt-offloading",
     ),
     # Initialisation
     (
@@ -285,7 +286,8 @@ REFUSED: Final[tuple[tuple[str, str], ...]] = (
     ),
     (
         f"a Megatron-core name, {LATER}: the pipeline size is 1",
-        "--num-virtual-stages-per-pipeline-rank= --decoder-first-pipeline-num-layers= --decoder-last-pipeline-num-layers=",
+        "--num-virtual-stages-per-pipeline-rank= --decoder-first-pipeline-num-layers="
+        " --decoder-last-pipeline-num-layers=",
     ),
     # Flags of other programs, put after the wrong one
     (
@@ -380,7 +382,9 @@ REFUSED_VALUES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "deadline": f"{LATER}: use sync (all policies give the same bits)",
             "speculative": f"{LATER}: use sync (all policies give the same bits)",
         },
-        "zero.prescale_gradients": {"true": f"{LATER}: use false (gradients are averaged in fp32, which needs no prescale)"},
+        "zero.prescale_gradients": {
+            "true": f"{LATER}: use false (gradients are averaged in fp32, which needs no prescale)"
+        },
         "adam.type": {
             "OneBitAdam": "out of scope: use Adam or AdamW",
             "OneBitLamb": "out of scope: use Adam or AdamW",
