@@ -71,7 +71,7 @@ class TokenizerConfig:
             "SentencePieceTokenizer",
             "Llama2Tokenizer",
             "HFTokenizer",
-            "HuggingFaceTokenizer",
+            "HuggingFaceTokenizer",  # Megatron-core's name of the one before
             "NullTokenizer",
         ),
         help="tokenizer whose vocabulary and end-of-document id are used",

@@ -1,8 +1,8 @@
 """GPT-2's byte-level BPE, from its two files vocab.json and merges.txt.
 
-Text is cut into words by a regular expression, a word's UTF-8 bytes are written in a printable alphabet of 256
-characters, and the pair of neighbours that was learned first is merged until no learned pair is left. That is done by
-tiktoken where its ids are the same (gpt2_fast.py), else, and as the reference, here.
+Text is cut into words (gpt2_words.py), a word's UTF-8 bytes are written in a printable alphabet of 256 characters, and
+the pair of neighbours that was learned first is merged until no learned pair is left. The code here does that for any
+vocabulary; gpt2_fast.py does the same with tiktoken for those where both provably give equal ids.
 Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.2.
 """
 
@@ -16,25 +16,25 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import regex
 from numpy.typing import NDArray
 
 from ..config.fields import ConfigError
-from .gpt2_fast import FastEncoder, Unsuitable, check_merges
+from .gpt2_fast import fast_encoder
+from .gpt2_words import word_pattern
+from .tokenizer_protocol import Tokenizer
 
 END_OF_TEXT: Final = "<|endoftext|>"
-# Contractions; letters, digits, other signs, each with one space before; white space, but for its last before a word.
-WORD_PATTERN: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 CACHED_WORDS: Final = 1 << 16
 CACHED_WORD_LENGTH: Final = 64  # longer words hardly come twice, and would fill memory
 NO_RANK: Final = -1
 
 
-class GPT2BPETokenizer:
+class GPT2BPETokenizer(Tokenizer):
     """Ids of GPT-2's vocabulary; <|endoftext|> ends a document.
 
     special_tokens: whether that literal in text becomes its id (as in Megatron-core) or plain pieces.
-    fast: use tiktoken where it gives the same ids; what is used, and why, says `implementation`.
+    fast: False takes the implementation in Python even where tiktoken can do it; ids are equal.
+    implementation: "tiktoken" or "python"; why_python: the reason for the second, else "".
     encode raises UnicodeEncodeError for lone surrogates, which have no UTF-8. decode gives back any encoded text.
     """
 
@@ -45,73 +45,67 @@ class GPT2BPETokenizer:
         self.vocab_size = len(self._ids)
         self.eod = self._ids[END_OF_TEXT]
         self._special_tokens = special_tokens
-        self._words = regex.compile(WORD_PATTERN)
         self._alphabet = byte_alphabet()
         self._bytes = {character: byte for byte, character in enumerate(self._alphabet)}
+        self._words = word_pattern()
         self._cached_word_ids = lru_cache(CACHED_WORDS)(self._word_ids)
-        self._wants_fast = fast
-        self._choice: tuple[FastEncoder | None, str] | None = None
-
-    @property
-    def implementation(self) -> str:
-        """ "tiktoken", or "Python" and the reason."""
-        return self._chosen()[1]
+        found = fast_encoder(self._ids, self._ranks, self._alphabet) if fast else "it was asked for"
+        self._fast = None if isinstance(found, str) else found
+        self.implementation = "tiktoken" if self._fast else "python"
+        self.why_python = found if isinstance(found, str) else ""
 
     def encode(self, text: str) -> list[int]:
-        encoder, _ = self._chosen()
-        ids = None if encoder is None else encoder.encode(text, special_tokens=self._special_tokens)
-        return self.encode_reference(text) if ids is None else ids
-
-    def encode_array(self, text: str) -> NDArray[Any]:
-        """[ids] uint32: what encode gives, faster where tiktoken does it."""
-        encoder, _ = self._chosen()
-        ids = None if encoder is None else encoder.encode_array(text, special_tokens=self._special_tokens)
-        return np.array(self.encode_reference(text), dtype=np.uint32) if ids is None else ids
-
-    def encode_reference(self, text: str) -> list[int]:
-        """What encode gives, by merging pair by pair."""
-        ids: list[int] = []
-        for number, plain in enumerate(text.split(END_OF_TEXT) if self._special_tokens else [text]):
-            if number > 0:
-                ids.append(self.eod)
-            for word in self._words.findall(plain):
-                ids += self._cached_word_ids(word) if len(word) <= CACHED_WORD_LENGTH else self._word_ids(word)
+        first, *others = self._plain_parts(text)
+        ids = self._encode_plain(first)
+        for plain in others:
+            ids.append(self.eod)
+            ids += self._encode_plain(plain)
         return ids
 
-    def _chosen(self) -> tuple[FastEncoder | None, str]:
-        # Made at the first use: training needs no encoder, and the check of the merges takes part of a second.
-        if self._choice is None:
-            self._choice = self._choose()
-        return self._choice
-
-    def _choose(self) -> tuple[FastEncoder | None, str]:
-        if not self._wants_fast:
-            return None, "Python, as asked for"
-        try:
-            results = check_merges(self._ranks, self._ids, lambda piece: merge_pieces(list(piece), self._ranks))
-            ids = {self._as_bytes(piece): self._ids[piece] for piece in (*self._alphabet, *results)}
-            return FastEncoder(ids, pattern=WORD_PATTERN, special={END_OF_TEXT: self.eod}), "tiktoken"
-        except Unsuitable as reason:
-            return None, f"Python, several times slower, because {reason}"
-
-    def _as_bytes(self, piece: str) -> bytes:
-        return bytes(self._bytes[character] for character in piece)
+    def encode_array(self, text: str) -> NDArray[Any]:
+        if self._fast is None:
+            return super().encode_array(text)
+        first, *others = self._plain_parts(text)
+        ids = self._fast.encode_array(first)
+        if not others:
+            return ids
+        eod = np.array([self.eod], dtype=ids.dtype)
+        return np.concatenate([ids, *(part for plain in others for part in (eod, self._fast.encode_array(plain)))])
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of the ids; bytes that are not UTF-8 (a cut character) become U+FFFD."""
+        """Text of the ids; bytes that are not UTF-8 (a cut character) become U+FFFD. IndexError for what is no id."""
         text = ""
         run = bytearray()
         for token in ids:
+            if not 0 <= token < self.vocab_size:
+                raise IndexError(f"token id {token} is not 0 to {self.vocab_size - 1}")
             if token == self.eod:  # not a piece of the byte alphabet
                 text += run.decode("utf-8", errors="replace") + END_OF_TEXT
                 run.clear()
             else:
-                run += self._as_bytes(self._pieces[token])
+                run += self._bytes_of(self._pieces[token])
         return text + run.decode("utf-8", errors="replace")
+
+    def _plain_parts(self, text: str) -> list[str]:
+        """At least one; an end of text stands between each two."""
+        return text.split(END_OF_TEXT) if self._special_tokens else [text]
+
+    def _encode_plain(self, text: str) -> list[int]:
+        if self._fast is not None:
+            return self._fast.encode(text)
+        ids: list[int] = []
+        for word in self._words.findall(text):
+            ids += self._cached_word_ids(word) if len(word) <= CACHED_WORD_LENGTH else self._word_ids(word)
+        return ids
 
     def _word_ids(self, word: str) -> tuple[int, ...]:
         pieces = merge_pieces([self._alphabet[byte] for byte in word.encode("utf-8")], self._ranks)
         return tuple(self._ids[piece] for piece in pieces)
+
+    def _bytes_of(self, piece: str) -> bytes:
+        """A piece that was added by hand need not be in the alphabet: it stands for itself."""
+        known = [self._bytes.get(character) for character in piece]
+        return piece.encode("utf-8") if None in known else bytes(byte for byte in known if byte is not None)
 
 
 def byte_alphabet() -> tuple[str, ...]:
@@ -161,11 +155,18 @@ def merge_pieces(pieces: list[str], ranks: dict[tuple[str, str], int]) -> list[s
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
     try:
-        ids = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ConfigError(f"--vocab-file {path} is not JSON: {error}") from error
-    if not isinstance(ids, dict) or sorted(ids.values(), key=repr) != sorted(range(len(ids)), key=repr):
-        raise ConfigError(f"--vocab-file {path} must map each piece to an id, the ids being 0 to their number - 1")
+        ids = json.loads(_text_of("--vocab-file", path))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ConfigError(f"--vocab-file {path} is not JSON (a truncated copy?): {error}") from error
+    rule = f"--vocab-file {path} must map each piece to an id, the ids being 0 to their number - 1"
+    if not isinstance(ids, dict):
+        raise ConfigError(f"{rule}; it holds no JSON object")
+    for piece, token in ids.items():
+        if type(token) is not int or not 0 <= token < len(ids):
+            raise ConfigError(f"{rule}; {piece!r} of its {len(ids)} pieces has {token!r}")
+    unused = set(range(len(ids))) - set(ids.values())
+    if unused:
+        raise ConfigError(f"{rule}; of its {len(ids)} pieces none has {min(unused)}")
     missing = [piece for piece in (END_OF_TEXT, *byte_alphabet()) if piece not in ids]
     if missing:
         raise ConfigError(f"--vocab-file {path} lacks the piece {missing[0]!r}: not a vocabulary of GPT-2's kind")
@@ -173,17 +174,27 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
 
 
 def _read_merges(path: Path, ids: dict[str, int]) -> dict[tuple[str, str], int]:
-    """Pair -> rank, in file order; an optional first line '#version: ...' is left out."""
+    """Pair -> rank, the line's number; of a pair that comes twice the last line counts, as in GPT-2's own code. An
+    optional first line '#version: ...' is left out."""
     ranks: dict[tuple[str, str], int] = {}
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"--merge-file {path} is not UTF-8: {error}") from error
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(_text_of("--merge-file", path).split("\n"), start=1):
+        line = line.rstrip("\r")
         if line == "" or (number == 1 and line.startswith("#version")):
             continue
-        left, _, right = line.rstrip("\r").partition(" ")
-        if not left or not right or left + right not in ids:
-            raise ConfigError(f"--merge-file {path}, line {number}: {line!r} does not merge two pieces of --vocab-file")
-        ranks[left, right] = len(ranks)
+        left, _, right = line.partition(" ")
+        if not {left, right, left + right} <= ids.keys():
+            raise ConfigError(
+                f"--merge-file {path}, line {number}: {line!r} does not merge two pieces of --vocab-file into a third;"
+                " the two files must belong together"
+            )
+        ranks[left, right] = number
     return ranks
+
+
+def _text_of(flag: str, path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{flag} {path} is not UTF-8: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{flag} {path} cannot be read: {error}") from error

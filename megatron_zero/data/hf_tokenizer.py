@@ -1,55 +1,86 @@
-"""A Hugging Face tokenizer from a local folder (optional package transformers)."""
+"""A Hugging Face tokenizer from a local folder. The package transformers is imported only when one is built."""
 
 from __future__ import annotations
 
-import importlib
+import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..config.fields import ConfigError
+from .tokenizer_protocol import Tokenizer
 
 
-class HFTokenizer:
-    """transformers.AutoTokenizer over the files of a folder; nothing is ever downloaded.
+class HFTokenizer(Tokenizer):
+    """What AutoTokenizer makes of the folder; its end-of-sentence token ends a document. Nothing is downloaded.
 
-    special_tokens: whether special tokens in text become their ids; none is added to it either way. The folder's
-    end-of-sequence token ends a document. vocab_size counts added tokens.
+    As in Megatron-core no token is put around a text (some tokenizers would begin it with their bos).
+    special_tokens: whether literal special tokens in text become their ids, or are split like other text.
+    trust_remote_code: whether Python code in the folder may be run.
+    encode raises UnicodeEncodeError for lone surrogates.
     """
 
-    def __init__(self, folder: Path, *, trust_remote_code: bool, special_tokens: bool = True) -> None:
-        named = f"--tokenizer-model {folder}"
-        if not folder.is_dir():
+    def __init__(self, folder: Path, *, trust_remote_code: bool = False, special_tokens: bool = True) -> None:
+        self._tokenizer = _load(folder, trust_remote_code=trust_remote_code)
+        self._split_special_tokens = not special_tokens
+        pieces: dict[str, int] = self._tokenizer.get_vocab()
+        if not pieces.keys() - set(self._tokenizer.all_special_tokens):
             raise ConfigError(
-                f"{named}: HFTokenizer reads a local folder with tokenizer.json or the like, and that is none; names of "
-                "hubs are not looked up"
+                f"--tokenizer-model {folder}: transformers finds no vocabulary in it; save the tokenizer there again, "
+                "with its save_pretrained"
             )
-        try:
-            transformers = importlib.import_module("transformers")
-        except ImportError as error:
+        # Ids may have gaps; the model's table must reach the last one.
+        self.vocab_size: int = max(len(self._tokenizer), max(pieces.values()) + 1)
+        eod: int | None = self._tokenizer.eos_token_id
+        if eod is None:
             raise ConfigError(
-                f"--tokenizer-type HFTokenizer needs the package transformers: pip install transformers ({error})"
-            ) from error
-        try:
-            self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
-                str(folder), local_files_only=True, trust_remote_code=trust_remote_code
+                f"--tokenizer-model {folder} has no eos_token, which HFTokenizer ends a document with: "
+                "name one in its tokenizer_config.json"
             )
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{named}: transformers cannot read a tokenizer there: {error}") from error
-        if self._tokenizer.eos_token_id is None:
-            raise ConfigError(f"{named}: the tokenizer has no end-of-sequence token (eos_token), which ends a document")
-        self._split_special = not special_tokens
-        self.eod: int = self._tokenizer.eos_token_id
-        self.vocab_size: int = max(len(self._tokenizer), max(self._tokenizer.get_vocab().values()) + 1)
+        self.eod = eod
 
     def encode(self, text: str) -> list[int]:
-        """Raises UnicodeEncodeError for lone surrogates."""
-        text.encode("utf-8")
+        text.encode("utf-8")  # a lone surrogate would be a TypeError of tokenizers
         ids: list[int] = self._tokenizer.encode(
-            text, add_special_tokens=False, split_special_tokens=self._split_special, verbose=False
+            text, add_special_tokens=False, split_special_tokens=self._split_special_tokens, verbose=False
         )
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        text: str = self._tokenizer.decode(list(ids), clean_up_tokenization_spaces=False)
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return text
+
+
+def _load(folder: Path, *, trust_remote_code: bool) -> Any:
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise ConfigError(
+            f"--tokenizer-type HFTokenizer needs the package transformers, which cannot be imported ({error}): "
+            "pip install transformers, or use GPT2BPETokenizer or a SentencePiece type with local files"
+        ) from error
+    if trust_remote_code:
+        _refuse_code_elsewhere(folder)
+    try:
+        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=trust_remote_code)
+    except Exception as error:  # transformers and tokenizers raise bare ones, among many others
+        needs_trust = not trust_remote_code and "trust_remote_code" in str(error)
+        way_out = "\n--trust-remote-code lets it run; read that code first" if needs_trust else ""
+        raise ConfigError(f"--tokenizer-model {folder}: transformers cannot load it: {error}{way_out}") from error
+
+
+def _refuse_code_elsewhere(folder: Path) -> None:
+    """The settings may name code as "owner/repository--module.Class"; transformers would go and fetch it, whatever
+    local_files_only says. Settings that cannot be read are for transformers to report."""
+    for path in (folder / "tokenizer_config.json", folder / "config.json"):
+        try:
+            settings = json.loads(path.read_bytes())
+        except (OSError, ValueError):
+            continue
+        named = re.search(r'"([^"]+)--[^"]+"', json.dumps(settings.get("auto_map") if isinstance(settings, dict) else ""))
+        if named:
+            raise ConfigError(
+                f"--tokenizer-model {folder}: its {path.name} names code of the repository {named[1]}, and nothing is "
+                "fetched: copy that code into the folder and name it in auto_map without the repository"
+            )

@@ -86,13 +86,15 @@ class LineEncoder:
 
     def __init__(self, tokenizer: TokenizerConfig, *, keys: Sequence[str], append_eod: bool, special_tokens: bool) -> None:
         built = build_tokenizer(tokenizer, special_tokens=special_tokens)
-        # Some tokenizers can give an array instead of a list.
-        self._encode: Callable[[str], list[int] | NDArray[Any]] = getattr(built, "encode_array", built.encode)
+        # An array only where it is made as one: packing a list is cheaper than making an array of it first.
+        is_gpt2 = isinstance(built, GPT2BPETokenizer)
+        self._encode: Callable[[str], list[int] | NDArray[Any]] = built.encode_array if is_gpt2 else built.encode
         # The others take any text; with this one a check has to try.
         self._refuses_text = isinstance(built, NullTokenizer)
         self._keys, self._eod = tuple(keys), built.eod if append_eod else None
         self.vocab_size = built.vocab_size
-        self.note = f"texts are encoded by {built.implementation}" if isinstance(built, GPT2BPETokenizer) else ""
+        slow = built.why_python if isinstance(built, GPT2BPETokenizer) else ""
+        self.note = f"encoding in Python, several times slower than with tiktoken: {slow}" if slow else ""
         self._dtype = token_dtype(self.vocab_size)
 
     def __call__(self, task: EncodeTask) -> EncodedPiece:

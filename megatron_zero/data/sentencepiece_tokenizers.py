@@ -10,11 +10,12 @@ from typing import Final
 import sentencepiece
 
 from ..config.fields import ConfigError
+from .tokenizer_protocol import Tokenizer
 
 SPECIAL_PIECES: Final = ("<CLS>", "<SEP>", "<EOD>", "<MASK>")
 
 
-class GPTSentencePieceTokenizer:
+class GPTSentencePieceTokenizer(Tokenizer):
     """The model as it is; its end-of-sentence piece ends a document."""
 
     def __init__(self, model: Path) -> None:
@@ -28,39 +29,38 @@ class GPTSentencePieceTokenizer:
             )
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._model.encode(text)
-        return ids
+        return _ids(self._model, text)
 
     def decode(self, ids: Sequence[int]) -> str:
         text: str = self._model.decode(list(ids))
         return text
 
 
-class Llama2Tokenizer:
-    """The model as Llama uses it: the beginning-of-sentence piece before each text, also an empty one; the
-    end-of-sentence piece ends a document. As Megatron-core's class of this name."""
+class Llama2Tokenizer(Tokenizer):
+    """The model as it is; each text begins with its beginning-of-sentence piece, an empty one too, and its
+    end-of-sentence piece ends a document. decode leaves both out."""
 
     def __init__(self, model: Path) -> None:
         self._model = _load(model)
         self.vocab_size: int = self._model.get_piece_size()
         self._bos: int = self._model.bos_id()
         self.eod: int = self._model.eos_id()
-        for name, token in (("beginning", self._bos), ("end", self.eod)):
-            if token < 0:
-                raise ConfigError(
-                    f"--tokenizer-model {model} has no {name}-of-sentence piece, which Llama2Tokenizer needs: use "
-                    "--tokenizer-type SentencePieceTokenizer, which adds the pieces that a model lacks"
-                )
+        missing = [name for name, token in (("beginning", self._bos), ("end", self.eod)) if token < 0]
+        if missing:
+            raise ConfigError(
+                f"--tokenizer-model {model} has no {' and no '.join(missing)}-of-sentence piece, which Llama2Tokenizer "
+                "puts around a document: train it with both, or use --tokenizer-type SentencePieceTokenizer"
+            )
 
     def encode(self, text: str) -> list[int]:
-        return [self._bos, *self._model.encode(text)]
+        return [self._bos, *_ids(self._model, text)]
 
     def decode(self, ids: Sequence[int]) -> str:
         text: str = self._model.decode(list(ids))
         return text
 
 
-class SentencePieceTokenizer:
+class SentencePieceTokenizer(Tokenizer):
     """The model plus Megatron's special tokens: <CLS>, <SEP>, <EOD>, <MASK> and pad, bos, eos.
 
     Those the model lacks get ids behind its vocabulary, in that order. Each is recognised literally in text, unless
@@ -80,10 +80,10 @@ class SentencePieceTokenizer:
         ids: list[int] = []
         done = 0
         for match in self._special.finditer(text) if self._special else ():
-            ids += self._model.encode(text[done : match.start()])
+            ids += _ids(self._model, text[done : match.start()])
             ids.append(self._ids[match.group()])
             done = match.end()
-        ids += self._model.encode(text[done:])
+        ids += _ids(self._model, text[done:])
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -95,6 +95,13 @@ class SentencePieceTokenizer:
             else:
                 plain.append(token)
         return text + str(self._model.decode(plain))
+
+
+def _ids(model: sentencepiece.SentencePieceProcessor, text: str) -> list[int]:
+    """Errors: UnicodeEncodeError for a lone surrogate, which would be a RuntimeError of sentencepiece."""
+    text.encode("utf-8")
+    ids: list[int] = model.encode(text)
+    return ids
 
 
 def _special_ids(model: sentencepiece.SentencePieceProcessor) -> dict[str, int]:

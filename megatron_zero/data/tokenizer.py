@@ -1,36 +1,27 @@
-"""Text <-> token ids: the protocol, the null tokenizer, and which tokenizer the flags name.
-
-`vocab_size` counts the ids a tokenizer can give (the model pads it up, config/derive.py); `eod` ends a document.
-"""
+"""The null tokenizer, and which tokenizer the flags name."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Final
 
 from ..config.data import TokenizerConfig
 from ..config.fields import ConfigError
 from .gpt2_bpe import GPT2BPETokenizer
 from .hf_tokenizer import HFTokenizer
 from .sentencepiece_tokenizers import GPTSentencePieceTokenizer, Llama2Tokenizer, SentencePieceTokenizer
+from .tokenizer_protocol import Tokenizer
+
+__all__ = ("NullTokenizer", "Tokenizer", "build_tokenizer")
+
+HF_NAMES: Final = ("HFTokenizer", "HuggingFaceTokenizer")
+NUMBER: Final = re.compile(r"[+-]?[0-9]+")
+MOST_DIGITS: Final = 40
 
 
-class Tokenizer(Protocol):
-    """encode raises ValueError for text that it cannot represent (a lone surrogate, say)."""
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    @property
-    def eod(self) -> int: ...
-
-    def encode(self, text: str) -> list[int]: ...
-
-    def decode(self, ids: Sequence[int]) -> str: ...
-
-
-class NullTokenizer:
+class NullTokenizer(Tokenizer):
     """Text is token ids already, separated by white space. As in Megatron, `vocab_size` ids 0 .. vocab_size - 1 are
     followed by one for the end of a document, so the tokenizer's own vocab_size is one more than --vocab-size."""
 
@@ -39,17 +30,18 @@ class NullTokenizer:
         self.eod = vocab_size
 
     def encode(self, text: str) -> list[int]:
-        ids = []
-        for word in text.split():
-            if not word.isascii() or not word.removeprefix("-").isdecimal():
-                raise ValueError(f"{word!r} is no token id; NullTokenizer reads whole numbers separated by white space")
-            if not 0 <= int(word) < self.vocab_size:
-                raise ValueError(f"token id {word} is not 0 to {self.eod}, the ids of --vocab-size {self.eod}")
-            ids.append(int(word))
-        return ids
+        return [self._id(word) for word in text.split()]
 
     def decode(self, ids: Sequence[int]) -> str:
         return " ".join(str(token) for token in ids)
+
+    def _id(self, word: str) -> int:
+        if not NUMBER.fullmatch(word):
+            raise ValueError(f"word {word[:40]!r} is not a token id; NullTokenizer reads numbers separated by white space")
+        # int() refuses thousands of digits, and no vocabulary needs more than these.
+        if len(word) > MOST_DIGITS or not 0 <= int(word) <= self.eod:
+            raise ValueError(f"token id {word[:40]} is not 0 to {self.eod}, the ids of --vocab-size {self.eod}")
+        return int(word)
 
 
 def build_tokenizer(config: TokenizerConfig, *, special_tokens: bool = True) -> Tokenizer:
@@ -61,9 +53,7 @@ def build_tokenizer(config: TokenizerConfig, *, special_tokens: bool = True) -> 
     kind = config.tokenizer_type
     if kind == "NullTokenizer":
         if config.vocab_size is None or config.vocab_size < 1:
-            raise ConfigError(
-                f"--vocab-size {config.vocab_size}: NullTokenizer needs the number of its ids, at least 1"
-            )
+            raise ConfigError(f"--vocab-size {config.vocab_size}: NullTokenizer needs the number of its ids, at least 1")
         return NullTokenizer(config.vocab_size)
     if kind == "GPT2BPETokenizer":
         return GPT2BPETokenizer(
@@ -71,29 +61,38 @@ def build_tokenizer(config: TokenizerConfig, *, special_tokens: bool = True) -> 
             _file("--merge-file", config.merge_file, kind),
             special_tokens=special_tokens,
         )
-    if kind in ("HFTokenizer", "HuggingFaceTokenizer"):  # Megatron-DeepSpeed's name and Megatron-core's
-        folder = Path(_given("--tokenizer-model", config.tokenizer_model, kind))
-        return HFTokenizer(folder, trust_remote_code=config.trust_remote_code, special_tokens=special_tokens)
+    if kind in HF_NAMES:
+        return HFTokenizer(
+            _folder("--tokenizer-model", config.tokenizer_model, kind),
+            trust_remote_code=config.trust_remote_code,
+            special_tokens=special_tokens,
+        )
     model = _file("--tokenizer-model", config.tokenizer_model, kind)
     if kind == "GPTSentencePieceTokenizer":
         return GPTSentencePieceTokenizer(model)
-    if kind == "Llama2Tokenizer":
-        return Llama2Tokenizer(model)
     if kind == "SentencePieceTokenizer":
         return SentencePieceTokenizer(model, special_tokens=special_tokens)
+    if kind == "Llama2Tokenizer":
+        return Llama2Tokenizer(model)
     raise ConfigError(f"--tokenizer-type {kind} is not known")
 
 
-def _file(flag: str, value: str | None, kind: str) -> Path:
-    path = Path(_given(flag, value, kind))
-    if path.is_dir():
-        raise ConfigError(f"{flag} {path} is a folder; name the file")
-    if not path.is_file():
-        raise ConfigError(f"{flag} {path}: there is no such file")
-    return path
-
-
-def _given(flag: str, value: str | None, kind: str) -> str:
-    if value is None:
+def _file(flag: str, path: str | None, kind: str) -> Path:
+    if path is None:
         raise ConfigError(f"{flag} is not given; --tokenizer-type {kind} needs it")
-    return value
+    if Path(path).is_dir():
+        raise ConfigError(f"{flag} {path} is a folder; --tokenizer-type {kind} needs a file there")
+    if not Path(path).is_file():
+        raise ConfigError(f"{flag} {path}: there is no such file")
+    return Path(path)
+
+
+def _folder(flag: str, path: str | None, kind: str) -> Path:
+    if path is None:
+        raise ConfigError(f"{flag} is not given; --tokenizer-type {kind} needs it")
+    if not Path(path).is_dir():
+        raise ConfigError(
+            f"{flag} {path} is not a folder; --tokenizer-type {kind} reads a local folder with the tokenizer's files, "
+            "and nothing is looked up on a hub: save the tokenizer with its save_pretrained and name that folder"
+        )
+    return Path(path)

@@ -76,7 +76,7 @@ LIBRARIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "commands": (),
         "ops": ("numpy", "torch"),
         "observability": ("torch", "tensorboard", "psutil"),
-        "data": ("numpy", "torch", "regex", "sentencepiece", "tiktoken", "tqdm", "zstandard"),
+        "data": ("numpy", "torch", "sentencepiece", "tiktoken", "tqdm", "transformers", "zstandard"),
         "checkpoint": ("numpy", "torch"),
     }
 )

@@ -93,6 +93,23 @@ def test_values_upstream_knows_are_refused_by_name() -> None:
     assert "nccl or gloo" in problems("--distributed-backend ccl")[0]
 
 
+@pytest.mark.parametrize("kind", ["Llama2Tokenizer", "HFTokenizer", "HuggingFaceTokenizer"])
+def test_tokenizers_of_the_peers_are_read(kind: str) -> None:
+    assert values(f"--tokenizer-type {kind} --tokenizer-model x --trust-remote-code") == {
+        "tokenizer.tokenizer_type": kind,
+        "tokenizer.tokenizer_model": "x",
+        "tokenizer.trust_remote_code": True,
+    }
+    assert RunConfig().tokenizer.trust_remote_code is False
+
+
+@pytest.mark.parametrize("kind", ["TikTokenizer", "BertWordPieceLowerCase", "BertWordPieceCase"])
+def test_tokenizers_that_are_not_built_are_refused_by_name(kind: str) -> None:
+    (problem,) = problems(f"--tokenizer-type {kind}")
+    assert problem.startswith(f"--tokenizer-type {kind}: ")
+    assert ("GPT2BPETokenizer" in problem) or ("there is no BERT" in problem)
+
+
 def test_every_refused_flag_of_a_line_is_in_the_list() -> None:
     found = problems("--swiglu --vision-pretraining --num-experts 4 8 --fp8-format hybrid --hostfile h")
     assert [problem.split(":")[0] for problem in found] == [

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from helpers.config_cases import minimal_argv
 
-from megatron_zero.config.fields import ConfigError
+from megatron_zero.config.data import TokenizerConfig
+from megatron_zero.config.fields import ConfigError, knobs
 from megatron_zero.config.load import LoadedConfig, load_run_config
+from megatron_zero.config.validate import TOKENIZER_FILES
 
 
 def message(extra: str, **rest: object) -> str:
@@ -73,6 +75,9 @@ def test_the_minimal_run_is_valid() -> None:
         ("--split 0,1,0", ("--split 0,1,0", "train")),
         ("--tokenizer-type GPT2BPETokenizer", ("GPT2BPETokenizer needs --vocab-file and --merge-file",)),
         ("--tokenizer-type SentencePieceTokenizer", ("needs --tokenizer-model",)),
+        ("--tokenizer-type Llama2Tokenizer", ("Llama2Tokenizer needs --tokenizer-model",)),
+        ("--tokenizer-type HFTokenizer", ("HFTokenizer needs --tokenizer-model",)),
+        ("--tokenizer-type HuggingFaceTokenizer", ("HuggingFaceTokenizer needs --tokenizer-model",)),
     ],
 )
 def test_each_broken_rule_names_setting_value_and_rule(extra: str, parts: tuple[str, ...]) -> None:
@@ -188,3 +193,7 @@ def test_split_beside_paths_that_are_not_cut_is_named() -> None:
 def test_cache_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert "--data-cache-path" in message(f"--data-cache-path {tmp_path / 'file' / 'cache'}")
+
+
+def test_every_tokenizer_type_has_its_required_files() -> None:
+    assert set(TOKENIZER_FILES) == set(knobs(TokenizerConfig)["tokenizer_type"].choices or ())

@@ -107,8 +107,16 @@ def test_cut_character_decodes_to_a_replacement(tiny):
     "vocabulary,message",
     [
         ("{", "not JSON"),
-        ("[]", "must map each piece"),
-        ('{"a": 0, "b": 2}', "must map each piece"),
+        ('{"a": 0, "b', "not JSON .a truncated copy"),
+        ("[" * 100_000, "not JSON"),
+        ("\ufeff{}", "not JSON"),
+        ("[]", "must map each piece .* it holds no JSON object"),
+        ('{"a": 0, "b": 2}', "must map each piece .* 'b' of its 2 pieces has 2"),
+        ('{"a": 0, "b": -1}', "must map each piece .* 'b' of its 2 pieces has -1"),
+        ('{"a": 0, "b": true}', "must map each piece .* 'b' of its 2 pieces has True"),
+        ('{"a": 0, "b": 1.0}', "must map each piece .* has 1.0"),
+        ('{"a": 0, "b": "1"}', "must map each piece .* has '1'"),
+        ('{"a": 0, "b": 0}', "must map each piece .* of its 2 pieces none has 1"),
         ('{"a": 0}', r"lacks the piece '<\|endoftext\|>'"),
     ],
 )
@@ -119,12 +127,46 @@ def test_bad_vocabulary_is_named(tmp_path, vocabulary, message):
         GPT2BPETokenizer(vocab_file, merge_file)
 
 
-@pytest.mark.parametrize("line", ["x y", "single", "a ", " b"])
+@pytest.mark.parametrize("line", ["x y", "single", "a ", " b", "t h e", "tab\tab", "{"])
 def test_bad_merge_is_named_with_its_line(tmp_path, line):
     vocab_file, merge_file = write_bpe_files(tmp_path)
     merge_file.write_text(f"#version: 0.2\nt h\n{line}\n")
-    with pytest.raises(ConfigError, match=r"--merge-file .*, line 3"):
+    with pytest.raises(ConfigError, match=r"--merge-file .*, line 3.* must belong together"):
         GPT2BPETokenizer(vocab_file, merge_file)
+
+
+def test_files_that_are_not_text_are_named(tmp_path):
+    vocab_file, merge_file = write_bpe_files(tmp_path)
+    binary, absent = tmp_path / "binary", tmp_path / "absent"
+    binary.write_bytes(b"\xff\xfe")
+    for flag, bad, message in (("--vocab-file", binary, "not UTF-8"), ("--merge-file", binary, "not UTF-8")):
+        files = (bad, merge_file) if flag == "--vocab-file" else (vocab_file, bad)
+        with pytest.raises(ConfigError, match=f"{flag} .*binary is {message}"):
+            GPT2BPETokenizer(*files)
+    with pytest.raises(ConfigError, match=r"--merge-file .*absent cannot be read: .*No such file"):
+        GPT2BPETokenizer(vocab_file, absent)
+    with pytest.raises(ConfigError, match=r"--vocab-file .* cannot be read: .*Is a directory"):
+        GPT2BPETokenizer(tmp_path, merge_file)
+
+
+def test_line_ends_of_another_system_change_nothing(tmp_path, tiny):
+    vocab_file, merge_file = write_bpe_files(tmp_path)
+    merge_file.write_bytes(merge_file.read_bytes().replace(b"\n", b"\r\n") + b"\r\n")
+    assert GPT2BPETokenizer(vocab_file, merge_file).encode("the the abc") == tiny.encode("the the abc")
+
+
+@pytest.mark.parametrize("token", [-1, len(VOCABULARY)])
+def test_number_that_is_no_id_is_named(tiny, token):
+    with pytest.raises(IndexError, match=f"token id {token} is not 0 to {len(VOCABULARY) - 1}"):
+        tiny.decode([0, token])
+
+
+def test_piece_outside_the_alphabet_decodes_to_itself(tmp_path):
+    vocab_file, merge_file = write_bpe_files(tmp_path)
+    pieces = [*VOCABULARY, "<a b>", "\u65e5"]
+    vocab_file.write_text(json.dumps({piece: token for token, piece in enumerate(pieces)}))
+    tokenizer = GPT2BPETokenizer(vocab_file, merge_file)
+    assert tokenizer.decode([len(pieces) - 2, len(pieces) - 1]) == "<a b>\u65e5"
 
 
 def test_tricky_strings_equal_the_goldens(shared_dir, gpt2_of):

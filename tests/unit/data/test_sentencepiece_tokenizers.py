@@ -1,4 +1,4 @@
-"""Megatron's three wrappers of a SentencePiece model, against the ids that Megatron-DeepSpeed's own gave."""
+"""Megatron's two wrappers of a SentencePiece model, against the ids that Megatron-DeepSpeed's own gave."""
 
 import io
 import json
@@ -82,26 +82,48 @@ def test_model_without_an_end_is_refused_or_given_one(model_of):
     assert SentencePieceTokenizer(path).eod >= GPTSentencePieceTokenizer(model_of()).vocab_size - 1
 
 
+@pytest.mark.parametrize("model", ["bpe_2k_bytefallback", "unigram_1k"])
+def test_llama2_puts_bos_before_the_ids_of_sentencepiece(shared_dir, model):
+    goldens = json.loads((shared_dir / f"data/goldens/tokenizer/sp_{model}.json").read_text())
+    path = shared_dir / f"data/sentencepiece/{model}.model"
+    tokenizer, own = Llama2Tokenizer(path), sentencepiece.SentencePieceProcessor(model_file=str(path))
+    assert (tokenizer.vocab_size, tokenizer.eod) == (goldens["vocab_size"], own.eos_id())
+    for case in goldens["cases"]:
+        assert tokenizer.encode(case["text"]) == [own.bos_id(), *case["ids"]]
+        assert tokenizer.encode_array(case["text"]).tolist() == [own.bos_id(), *case["ids"]]
+        assert tokenizer.decode([*tokenizer.encode(case["text"]), tokenizer.eod]) == case["decoded"]
+
+
+def test_llama2_knows_no_literal_pieces(model_of):
+    tokenizer = Llama2Tokenizer(model_of())
+    assert tokenizer.encode("") == [1]
+    assert tokenizer.encode("</s><s>")[1:] == GPTSentencePieceTokenizer(model_of()).encode("</s><s>")
+    assert tokenizer.eod not in tokenizer.encode("</s>")
+
+
+@pytest.mark.parametrize(
+    "options,missing",
+    [
+        ({"bos_id": -1}, "no beginning-of-sentence piece"),
+        ({"eos_id": -1}, "no end-of-sentence piece"),
+        ({"bos_id": -1, "eos_id": -1}, "no beginning and no end-of-sentence piece"),
+    ],
+)
+def test_llama2_needs_bos_and_eos_but_no_pad(model_of, options, missing):
+    assert Llama2Tokenizer(model_of(pad_id=-1)).eod == 2
+    with pytest.raises(ConfigError, match=f"--tokenizer-model .* has {missing}, which Llama2Tokenizer"):
+        Llama2Tokenizer(model_of(**options))
+
+
+@pytest.mark.parametrize("kind", [GPTSentencePieceTokenizer, SentencePieceTokenizer, Llama2Tokenizer])
+def test_lone_surrogate_is_a_value_error(model_of, kind):
+    with pytest.raises(ValueError):
+        kind(model_of()).encode("a\ud83d")
+
+
 @pytest.mark.parametrize("content", [b"", b"not a model"])
 def test_file_that_is_no_model_is_named(tmp_path, content):
     path = tmp_path / "bad.model"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"--tokenizer-model .*bad\.model is not a SentencePiece model"):
         GPTSentencePieceTokenizer(path)
-
-
-def test_llama_begins_each_text(shared_dir):
-    """As Megatron-core's Llama2Tokenizer: bos in front, also of an empty text, and eos as the end of a document."""
-    path = shared_dir / "data/sentencepiece/bpe_2k_bytefallback.model"
-    tokenizer, model = Llama2Tokenizer(path), sentencepiece.SentencePieceProcessor(model_file=str(path))
-    assert (tokenizer.vocab_size, tokenizer.eod) == (model.get_piece_size(), model.eos_id())
-    for example in json.loads((shared_dir / "data/goldens/tokenizer/sp_bpe_2k_bytefallback.json").read_text())["cases"]:
-        assert tokenizer.encode(example["text"]) == [model.bos_id(), *example["ids"]]
-        assert tokenizer.decode(tokenizer.encode(example["text"])) == example["decoded"]
-    assert tokenizer.encode("") == [model.bos_id()]
-
-
-@pytest.mark.parametrize("lacking,name", [({"bos_id": -1}, "beginning"), ({"eos_id": -1}, "end")])
-def test_model_without_the_pieces_of_llama_is_named(model_of, lacking, name):
-    with pytest.raises(ConfigError, match=f"--tokenizer-model .* has no {name}-of-sentence piece"):
-        Llama2Tokenizer(model_of(**lacking))
