@@ -1,5 +1,6 @@
 """Masks and positions of packed documents equal the reference, and Megatron's rules at every edge (H34)."""
 
+import warnings
 from dataclasses import replace
 from itertools import product
 
@@ -63,3 +64,31 @@ def test_end_token_of_another_tokenizer_ends_nothing():
     masks = document_masks(np.full((2, 4), EOD), replace(ALL, eod=EOD + 1))
     assert masks.position_ids.tolist() == [[0, 1, 2, 3]] * 2
     assert masks.loss_mask.min() == 1.0
+
+
+@pytest.fixture(scope="module")
+def peer():
+    """Megatron-core's module of this; its import warns of packages that it would like."""
+    torch = pytest.importorskip("torch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        core = pytest.importorskip(
+            "megatron.core.datasets.gpt_dataset", reason="the package megatron-core, a peer, is not installed"
+        )
+    return lambda tokens: core._get_ltor_masks_and_position_ids(torch.from_numpy(tokens), EOD, True, True, True, True)
+
+
+@pytest.mark.parametrize("ends", [0.0, 0.1, 0.6, 1.0])
+def test_masks_are_those_of_megatron_core(peer, ends):
+    """Its attention mask is true where nothing is seen; ours: the same document, and not later."""
+    random = np.random.RandomState(7)
+    for seq in (1, 2, 33):
+        tokens = np.where(random.uniform(size=(3, seq)) < ends, EOD, random.randint(0, EOD, size=(3, seq)))
+        masks = document_masks(tokens, ALL)
+        for row in range(3):
+            hidden, loss, positions = peer(tokens[row])
+            documents = masks.document_ids[row]
+            seen = (documents[:, None] == documents[None, :]) & np.tri(seq, dtype=bool)
+            np.testing.assert_array_equal(seen, ~hidden[0].numpy())
+            np.testing.assert_array_equal(masks.loss_mask[row], loss.numpy())
+            np.testing.assert_array_equal(masks.position_ids[row], positions.numpy())

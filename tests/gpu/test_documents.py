@@ -1,4 +1,4 @@
-"""Batches that travel through pinned memory arrive whole, and document masks work on the device."""
+"""Document masks work on the device as on the CPU."""
 
 import numpy as np
 import pytest
@@ -41,28 +41,6 @@ def loader_of(device, num_workers):
         walk=ShuffledEpochs(400, seed=3),
         documents=DocumentRules(EOD, reset_position_ids=True, reset_attention_mask=True, eod_mask_loss=True),
     )
-
-
-@pytest.mark.parametrize("num_workers", [0, 1, 4])
-def test_batches_on_the_device_are_those_of_the_cpu(cuda, num_workers):
-    """The stream is kept busy, so copies run long after they were queued; a pinned block that was used again too early
-    would show the ids of a later batch."""
-    ballast = torch.randn(4096, 4096, device=cuda)
-    arrived = []
-    with loader_of(cuda, num_workers) as loader:
-        for step in range(40):
-            for _ in range(4):
-                ballast = torch.tanh(ballast @ ballast)
-            arrived += loader.next_microbatches(8 * step, 2)
-    torch.cuda.synchronize()
-    with loader_of("cpu", 0) as loader:
-        for step in range(40):
-            for here, there in zip(loader.next_microbatches(8 * step, 2), arrived[2 * step : 2 * step + 2], strict=True):
-                assert here.sample_ids == there.sample_ids
-                for name in ("tokens", "labels", "loss_mask", "position_ids", "document_ids"):
-                    ours = getattr(there, name)
-                    assert ours.device == torch.device(cuda)
-                    torch.testing.assert_close(ours.cpu(), getattr(here, name), rtol=0, atol=0, msg=name)
 
 
 def build(device, dtype, recompute):
