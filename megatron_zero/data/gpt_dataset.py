@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
@@ -59,6 +60,18 @@ class Documents:
         return plan_epochs(tokens_per_epoch=self.num_tokens, num_samples=num_samples, seq_length=seq_length)
 
 
+def check_index_fits(plan: EpochPlan, documents: Documents, *, name: str, seq_length: int) -> None:
+    """ConfigError where the indices would not fit this machine's memory: a typing error in the length of a run, say."""
+    wanted = 4 * plan.num_epochs * len(documents.sequences) + 12 * plan.num_samples
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if wanted > memory:
+        raise ConfigError(
+            f"{documents.source.prefix}: {name} is asked for {plan.num_samples} samples of {seq_length} tokens, "
+            f"{plan.num_epochs} epochs; their indices take {wanted} bytes, and this machine has {memory}: shorten the run "
+            "(--train-iters, --train-samples; for evaluations --eval-iters)"
+        )
+
+
 class GPTDataset:
     """Samples of seq_length + 1 tokens over some sequences of a source.
 
@@ -95,6 +108,7 @@ class GPTDataset:
         }
 
         def build() -> dict[str, NDArray[Any]]:
+            check_index_fits(self.plan, documents, name=name, seq_length=seq_length)
             order = SampleOrder.of(documents.source.sizes, documents.sequences, self.plan, seq_length=seq_length, seed=seed)
             return {
                 "document_index": order.document_index,

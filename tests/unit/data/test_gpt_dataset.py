@@ -128,3 +128,8 @@ def test_elements_that_are_no_whole_numbers_are_refused(tmp_path):
     (tmp_path / "a.idx").write_bytes(HEADER.pack(b"MMIDIDX\0\0", 1, 7, 1, 2) + tables)
     with pytest.raises(ConfigError, match="float32 are not token ids"):
         documents_of(tmp_path / "a")
+
+
+def test_run_too_long_for_any_memory_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"train is asked for \d+ samples .* epochs; their indices take \d+ bytes"):
+        dataset_of(tmp_path / "a", counted([50]), num_samples=10**15)
