@@ -122,7 +122,9 @@ def blend(
     # Twice normalised, as in core: the second division may change a last bit, and with it the order.
     dataset_index, sample_index = _order(normalize(shares.tolist()), sum(targets), None, cache)
     drawn = np.bincount(dataset_index, minlength=len(targets)).tolist()
-    parts = [make_part(i, max(with_surplus(target), drawn[i])) for i, target in enumerate(targets)]
+    parts = [make_part(i, with_surplus(target)) for i, target in enumerate(targets)]
+    # Of many sets and few samples one may have to give more than the surplus covers; core fails there.
+    parts = [part if len(part) >= drawn[i] else make_part(i, drawn[i]) for i, part in enumerate(parts)]
     return BlendedDataset(parts, shares, dataset_index, sample_index, name=name)
 
 

@@ -150,7 +150,8 @@ class _Builder:
                 cache=caches[index],
             )
 
-        if len(documents) == 1 and weights is None:
+        # As in core, the only set of a split of its own is no blend even with a weight; that of --data-path is one.
+        if len(documents) == 1 and (weights is None or data.share is None):
             return part(0, num_samples)
         one_epoch = [
             one.plan(num_samples=None, seq_length=self._seq_length, name=data.name).num_samples for one in documents

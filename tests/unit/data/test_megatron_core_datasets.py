@@ -23,6 +23,15 @@ CASES = {
     },
     "one_weighted": {"words": ["1", "a"], "split": "9,1,0", "sizes": [300, 20, 0], "seq_length": 8, "seed": 1},
     "no_weights": {"words": ["a", "b", "c"], "split": "1,0,0", "sizes": [200, 0, 0], "seq_length": 8, "seed": 1},
+    "per_split_one_weighted": {"per_split": [["7", "a"], ["b"], None], "sizes": [900, 9, 0], "seq_length": 8, "seed": 3},
+    # The last set's share needs one sample more than the surplus covers, and its last epoch would not be shuffled apart.
+    "beyond_the_surplus": {
+        "words": ["0.004", "a", "0.0004", "b", "14.2", "c", "0.23", "a", "0.92", "b", "0.43", "a", "0.0016", "b"],
+        "split": "1,0,0",
+        "sizes": [379, 0, 0],
+        "seq_length": 8,
+        "seed": 11,
+    },
     "per_split": {
         "per_split": [["1", "a", "2", "b"], ["c"], None],
         "sizes": [150, 11, 0],
