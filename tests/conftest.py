@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -30,3 +31,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     failed_parts = os.environ.get("MZ_FAILED_PARTS", "")
     if failed_parts:
         terminalreporter.write_line(f"FAILED before pytest: {failed_parts}; see its output above", red=True)
+
+
+def pytest_configure() -> None:
+    """Tests that send signals work in a job that was started to ignore them (nohup, a shell's background job), too:
+    programs started from here inherit what is ignored, and a shell cannot trap it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -90,7 +90,8 @@ def test_sigterm_reaches_every_rank_through_torchrun(tmp_path: Path) -> None:
         "def end(number, frame):\n"
         f"    pathlib.Path({str(tmp_path)!r}, 'ended' + os.environ['RANK']).touch(); sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, end)\n"
-        "print('ready', flush=True)\n"
+        # One write: torchrun's ranks are unbuffered, and print would let the other one in before its newline.
+        "os.write(1, b'ready\\n')\n"
         "signal.pause()\n"
     )
     with subprocess.Popen(
@@ -102,9 +103,13 @@ def test_sigterm_reaches_every_rank_through_torchrun(tmp_path: Path) -> None:
         text=True,
     ) as launcher:
         assert launcher.stdout is not None
-        assert [launcher.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
-        launcher.send_signal(signal.SIGTERM)
-        launcher.stdout.read()  # ends when the last rank has gone
+        try:
+            assert [launcher.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+            launcher.send_signal(signal.SIGTERM)
+            launcher.stdout.read()  # ends when the last rank has gone
+        except BaseException:
+            launcher.kill()  # which takes the ranks along; leaving the block would wait for it for ever
+            raise
     assert launcher.returncode == 128 + signal.SIGTERM
     assert (tmp_path / "ended0").exists()
     assert (tmp_path / "ended1").exists()
