@@ -61,12 +61,16 @@ void build_sample_index(const unsigned char* lengths, int64_t num_sequences, con
   int64_t ahead = 0;  // tokens from the start of this document to the next row's token
   for (int64_t i = 0; i < num_documents && row < num_rows; ++i) {
     if (i + kPrefetchDistance < num_documents) {
-      __builtin_prefetch(lengths + static_cast<int64_t>(documents[i + kPrefetchDistance]) * 4);
+      // Not checked yet, so an address and not a pointer: fetching from a wrong one does nothing.
+      const auto ahead_id = static_cast<uint64_t>(documents[i + kPrefetchDistance]);
+      __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(lengths) +
+                                                       static_cast<uintptr_t>(ahead_id * 4)));
     }
     const int64_t id = documents[i];
     MZ_CHECK(id >= 0 && id < num_sequences, "document index entry ", i, " is ", id, "; there are ",
              num_sequences, " sequences");
     const int64_t length = load_length(lengths, id);
+    MZ_CHECK(length >= 0, "sequence ", id, " has length ", length);
     // Written whether or not a row begins here: a store is cheaper than a branch nobody can
     // predict. It is within bounds because row < num_rows, and overwritten if row stays.
     out[2 * row] = static_cast<Out>(i);

@@ -106,7 +106,33 @@ void check_blend(std::mt19937_64& random, int64_t num_sets) {
 }  // namespace
 }  // namespace mz
 
+namespace mz {
+namespace {
+
+// An id that names no sequence is refused wherever it stands, also where it is only fetched ahead.
+void check_bad_ids() {
+  const std::vector<int32_t> lengths(10, 3);
+  const auto* block = reinterpret_cast<const unsigned char*>(lengths.data());
+  for (int64_t bad : {int64_t{-1}, int64_t{10}, int64_t{1} << 62}) {
+    for (size_t place : {0, 63, 64, 65, 99}) {
+      std::vector<int64_t> documents(100, 1), out(2 * 100);
+      documents[place] = bad;
+      bool refused = false;
+      try {
+        build_sample_index(block, 10, documents.data(), 100, 3, out.data(), 100);
+      } catch (const CheckError&) {
+        refused = true;
+      }
+      MZ_CHECK(refused, "id ", bad, " at place ", static_cast<int64_t>(place), " was not refused");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mz
+
 int main() {
+  mz::check_bad_ids();
   std::mt19937_64 random(7);
   for (int64_t documents : {1, 2, 63, 64, 65, 66, 1000}) {
     for (int64_t seq_length : {1, 3, 17, 500}) {

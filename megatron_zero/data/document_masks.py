@@ -22,6 +22,10 @@ class DocumentRules:
     reset_attention_mask: bool = False
     eod_mask_loss: bool = False
 
+    @property
+    def change_anything(self) -> bool:
+        return self.reset_position_ids or self.reset_attention_mask or self.eod_mask_loss
+
 
 @dataclass(frozen=True, slots=True)
 class DocumentMasks:

@@ -27,19 +27,25 @@ def run_in_turns(
     """work() on every rank: on those of turn 0 first, then on those of turn 1, and so on to num_turns - 1.
 
     Every rank of the axis calls it, with its own turn. work must not use the process group, nor the current device: it
-    runs in a thread. what: for messages, as in raise_together, which ends a turn in which a rank failed.
+    runs in a thread, which is waited for also if another rank dies. what: for messages, as in raise_together, which ends
+    a turn in which a rank failed.
     """
     if not 0 <= turn < num_turns:
         raise ValueError(f"turn {turn} is not 0 to {num_turns - 1}")
     if axis.group is None:
         return work()
     worker = _Worker(work)
-    for current in range(num_turns):
-        if current == turn:
-            worker.thread.start()
-        while _any_at_work(worker if current == turn else None, axis, device):
-            pass
-        raise_together(worker.error, axis=axis, what=what)
+    try:
+        for current in range(num_turns):
+            if current == turn:
+                worker.thread.start()
+            while _any_at_work(worker if current == turn else None, axis, device):
+                pass
+            raise_together(worker.error, axis=axis, what=what)
+    finally:
+        # Native code that comes back to an interpreter which has ended aborts the process: wait for it to come back.
+        if worker.thread.is_alive():
+            worker.thread.join()
     return worker.result()
 
 
@@ -54,13 +60,13 @@ def _any_at_work(worker: _Worker[Result] | None, axis: ParallelAxis, device: tor
 
 
 class _Worker(Generic[Result]):
-    """One call in a thread. A daemon: an interpreter that ends early does not wait for it."""
+    """One call in a thread."""
 
     def __init__(self, work: Callable[[], Result]) -> None:
         self._work = work
         self._results: list[Result] = []
         self.error: Exception | None = None
-        self.thread = threading.Thread(target=self._run, name="turn", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="turn")
 
     def _run(self) -> None:
         try:

@@ -168,7 +168,7 @@ def build_loader(
         num_workers=data.num_workers,
         wrap=not trains or cyclic or data.repeated_dataloader,
         walk=ShuffledEpochs(len(dataset), seed=config.train.seed) if cyclic else None,
-        documents=rules,
+        documents=rules if rules.change_anything else None,
     )
 
 
