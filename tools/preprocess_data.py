@@ -21,7 +21,7 @@ from megatron_zero.data.index_format import bin_path, idx_path
 from megatron_zero.data.indexed_dataset import IndexedDatasetWriter
 from megatron_zero.data.line_encoder import EncodeTask, LineEncoder
 from megatron_zero.data.ordered_pool import WorkerError, ordered_map
-from megatron_zero.data.preprocess_report import LISTED_BAD_LINES, Progress, Report, total_input_bytes
+from megatron_zero.data.preprocess_report import LISTED_BAD_LINES, Progress, Report, say, total_input_bytes
 from megatron_zero.data.stop_signals import exit_on_signals
 from megatron_zero.data.text_input import TextSource, find_sources
 from megatron_zero.data.text_pieces import piece_bytes_for, text_pieces
@@ -71,21 +71,23 @@ def preprocess(options: argparse.Namespace) -> Report:
             for line in writer.leftovers.lines():
                 print(line, file=sys.stderr)
         if encoder.note:
-            print(encoder.note)
+            say(encoder.note)
         if options.partitions > 1:
-            print(f"--partitions {options.partitions}: not needed here; all --workers share every file, in order")
+            say(f"--partitions {options.partitions}: not needed here; all --workers share every file, in order")
         # One worker works in this process, with the encoder that is made already.
         encode(options, sources, make_encoder if options.workers > 1 else lambda: encoder, writers, report)
         if report.documents == 0:
             bad = f"; {report.bad_lines} bad lines:\n{report.bad_lines_text()}" if report.bad_lines else ""
             raise ConfigError(f"--input {' '.join(options.input)}: no documents in it; nothing was written{bad}")
+        for source in sources:
+            source.check_still_unchanged()
         for writer in writers:
             writer.seal()
-    print(report.line())
+    say(report.line())
     if report.bad_lines:
-        print(f"{report.bad_lines} bad lines skipped:\n{report.bad_lines_text()}")
+        say(f"{report.bad_lines} bad lines skipped:\n{report.bad_lines_text()}")
     for prefix, writer in zip(prefixes, writers, strict=True):
-        print(f"wrote {prefix}.bin and .idx ({writer.dtype.name}); train with --data-path {prefix}", flush=True)
+        say(f"wrote {prefix}.bin and .idx ({writer.dtype.name}); train with --data-path {prefix}")
     return report
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ import sentencepiece
 from megatron_zero.config.fields import ConfigError
 from megatron_zero.data.line_encoder import BadLineError, texts_of_line
 from megatron_zero.data.staged_file import StagedFile
+from megatron_zero.data.stop_signals import exit_on_signals
 from megatron_zero.data.text_input import TextSource, find_sources
 from megatron_zero.data.text_pieces import MAX_PIECE_BYTES, text_pieces
 
@@ -85,6 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     started = time.monotonic()
     try:
         corpus = Corpus(find_sources(options.input), options.json_key, options.max_characters)
+        check_output(options.output, corpus.inputs)
         train(corpus, options.output, vocab_size=options.vocab_size, threads=options.threads)
     except (ConfigError, OSError) as error:
         print(f"{NAME}: error: {error}", file=sys.stderr)
@@ -96,6 +99,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if corpus.left_out > 0:
         print(f"  left out, holds U+2581, which SentencePiece gives back as a space: {corpus.left_out} documents")
     return 0
+
+
+def check_output(output: Path, inputs: Sequence[TextSource]) -> None:
+    """ConfigError where the model would replace what it is made from."""
+    for source in inputs:
+        if source.path is not None and output.exists() and os.path.samefile(output, source.path):
+            raise ConfigError(f"--output {output} would replace {source.name}, which this run reads; choose another name")
 
 
 def train(corpus: Corpus, output: Path, *, vocab_size: int, threads: int) -> None:
@@ -131,4 +141,5 @@ def train(corpus: Corpus, output: Path, *, vocab_size: int, threads: int) -> Non
 
 
 if __name__ == "__main__":
+    exit_on_signals()
     sys.exit(main())

@@ -27,6 +27,7 @@ END_OF_TEXT: Final = "<|endoftext|>"
 CACHED_WORDS: Final = 1 << 16
 CACHED_WORD_LENGTH: Final = 64  # longer words hardly come twice, and would fill memory
 NO_RANK: Final = -1
+MAX_ADDED_PIECES: Final = 64  # pieces that no merge makes: tokens added by hand, but not a lost part of a file
 
 
 class GPT2BPETokenizer(Tokenizer):
@@ -188,6 +189,13 @@ def _read_merges(path: Path, ids: dict[str, int]) -> dict[tuple[str, str], int]:
                 " the two files must belong together"
             )
         ranks[left, right] = number
+    made = {left + right for left, right in ranks} | set(byte_alphabet()) | {END_OF_TEXT}
+    unmade = len(ids.keys() - made)
+    if unmade > max(MAX_ADDED_PIECES, len(ids) // 10):
+        raise ConfigError(
+            f"--merge-file {path} makes {len(ids) - unmade} of the {len(ids)} pieces of --vocab-file; {unmade} can never "
+            "come about: a truncated copy, or the two files do not belong together"
+        )
     return ranks
 
 

@@ -54,14 +54,16 @@ def cut_long_space(text: str, *, limit: int = LONG_SPACE) -> list[str]:
     """
     if len(text) <= limit:
         return [text]
-    ends = [match.end() for match in _long_space(limit).finditer(text)]
+    # Whole runs, and then their lengths: a pattern that asks for `limit` tries again at every place of a shorter run.
+    runs = (match.span() for match in _space_runs().finditer(text))
+    ends = [stop for start, stop in runs if stop - start >= limit]
     cuts = [end - 1 for end in ends if end < len(text)]
     return [text[start:stop] for start, stop in pairwise([0, *cuts, len(text)])]
 
 
-@lru_cache(maxsize=4)
-def _long_space(limit: int) -> re.Pattern[str]:
-    return re.compile(f"[{_re_set(parse_ranges(WHITE_SPACE))}]{{{limit},}}")
+@lru_cache(maxsize=1)
+def _space_runs() -> re.Pattern[str]:
+    return re.compile(f"[{_re_set(parse_ranges(WHITE_SPACE))}]+")
 
 
 def _run(ranges: Ranges, *, outside: bool = False) -> str:

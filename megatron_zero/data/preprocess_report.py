@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Final
@@ -99,7 +101,7 @@ class Progress:
         self._bar.update(piece.input_bytes)
         intervals = self._report.documents // self._interval
         if self._bar.disable and intervals > self._logged:
-            print(self._report.line_with_time_left(self._total), flush=True)
+            say(self._report.line_with_time_left(self._total))
         self._logged = intervals
 
     def say(self, text: str) -> None:
@@ -111,6 +113,18 @@ class Progress:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._bar.close()
+
+
+def say(text: str) -> None:
+    """A line on stdout. Nobody reading it any more (`| head`), or a log on a full disk, does not cost the work: the first
+    failure is told on stderr, and nothing is said from then on. What stdout cannot spell is escaped."""
+    try:
+        encoding = sys.stdout.encoding or "utf-8"
+        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+    except OSError as error:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the rest of the process
+        with suppress(OSError):
+            print(f"no more progress lines, the run goes on: {error.strerror}", file=sys.stderr)
 
 
 def total_input_bytes(sizes: Sequence[int | None]) -> int | None:

@@ -1,7 +1,8 @@
 """Giving a .bin and its .idx their names, such that no .idx ever stands beside a .bin that it does not describe.
 
-Two renames cannot be one, so the old .idx steps aside first. Until the last rename there is no .idx: a kill in between
-leaves a pair that cannot be opened, never a wrong one. What fails is undone where it can be; where it cannot, the error
+Two renames cannot be one, so the old .idx steps aside first, as NAME.idx.previous. Until the last rename there is no
+.idx: a kill in between leaves a pair that cannot be opened, never a wrong one, and nothing takes the old index away
+before the next pair is complete. What fails is undone where it can be; where it cannot, the error
 says what lies where.
 """
 
@@ -10,13 +11,16 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
-from .staged_file import StagedFile, fsync_folder, temporary_path
+from .staged_file import StagedFile, fsync_folder
+
+PREVIOUS: Final = ".previous"  # not a temporary name: after a kill it may be the only index of a .bin that is whole
 
 
 def publish_pair(data: StagedFile, index: StagedFile) -> None:
     """Rename two sealed files, replacing a pair of that name. Errors: OSError with the state of the files."""
-    aside = temporary_path(index.path)
+    aside = index.path.with_name(f"{index.path.name}{PREVIOUS}")
     folder = index.path.parent
     had_index = os.path.lexists(index.path)
     try:
@@ -37,7 +41,7 @@ def publish_pair(data: StagedFile, index: StagedFile) -> None:
             f"mv '{kept}' '{index.path}' completes the pair",
         ) from error
     finally:
-        with suppress(OSError):  # the old index is worth nothing now; the next run names and removes it
+        with suppress(OSError):  # the old index is worth nothing now; the next pair takes it away
             aside.unlink(missing_ok=True)
     try:
         fsync_folder(folder)

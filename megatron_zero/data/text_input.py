@@ -54,9 +54,17 @@ class TextSource:
 
     def check_unchanged(self, descriptor: int) -> None:
         """Errors: OSError if the open file is not the one that the run began with."""
+        self._compare(os.fstat(descriptor))
+
+    def check_still_unchanged(self) -> None:
+        """After the whole run: also what was added behind the last piece that was read. Errors: OSError."""
+        if self.identity is not None and self.path is not None:
+            self._compare(os.stat(self.path))
+
+    def _compare(self, status: os.stat_result) -> None:
         if self.identity is None:
             return
-        now = FileIdentity.of(os.fstat(descriptor))
+        now = FileIdentity.of(status)
         if (now.num_bytes, now.mtime_ns) != (self.identity.num_bytes, self.identity.mtime_ns):
             raise OSError(
                 f"{self.name}: changed while it was read (it had {self.identity.num_bytes} bytes when the run began, now "
@@ -135,6 +143,11 @@ def _file_key(source: TextSource) -> tuple[int, int] | str:
     if source.identity is not None:
         return source.identity.device, source.identity.inode
     if source.path is None:
-        return STDIN
+        try:
+            status = os.fstat(sys.stdin.fileno())
+        except (OSError, ValueError):  # no descriptor behind it
+            return STDIN
+        # `tool --input - FILE <FILE` would read the file twice.
+        return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else STDIN
     status = os.stat(source.path)
     return status.st_dev, status.st_ino

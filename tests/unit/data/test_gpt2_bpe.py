@@ -198,3 +198,11 @@ def test_edge_cases_equal_the_goldens(shared_dir, gpt2_of):
             assert len(ids) == case["n_ids"]
             assert hashlib.sha256(np.array(ids, "<i4").tobytes()).hexdigest() == case["sha256_int32le"]
         assert gpt2_of(shared_dir).decode(ids) == text
+
+
+@pytest.mark.parametrize("kept", [0, 20_000])
+def test_truncated_merges_are_named(shared_dir, tmp_path, kept):
+    lines = (shared_dir / "data/gpt2-merges.txt").read_text(encoding="utf-8").split("\n")
+    (tmp_path / "merges.txt").write_text("\n".join(lines[: kept + 1 if kept else 0]), encoding="utf-8")
+    with pytest.raises(ConfigError, match=rf"--merge-file .* makes {257 + kept} of the 50257 pieces"):
+        GPT2BPETokenizer(shared_dir / "data/gpt2-vocab.json", tmp_path / "merges.txt")

@@ -17,6 +17,7 @@ from megatron_zero.data import indexed_dataset
 from megatron_zero.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
 
 preprocess_data = load_tool("preprocess_data")
+TOOL = TOOLS / "preprocess_data.py"
 PAIR = ["out_text_document.bin", "out_text_document.idx"]
 TEMPORARY = [r"out_text_document.bin.", r"out_text_document.idx.", "out_text_document.lock"]
 
@@ -189,3 +190,60 @@ def test_missing_output_folder_is_named_before_anything_is_read(tmp_path, capsys
     assert preprocess_data.main(arguments(tmp_path, "--output-prefix", str(tmp_path / "nowhere/out"))) == 1
     assert f"cannot write into folder {tmp_path / 'nowhere'}" in capsys.readouterr().err
     assert names(tmp_path) == []
+
+
+def test_reader_that_leaves_does_not_cost_the_run(tmp_path):
+    """`preprocess_data ... | head -1`: the pair is complete all the same."""
+    source = tmp_path / "words.jsonl"
+    source.write_bytes(b'{"text": "7"}\n' * 200_000)
+    command = " ".join(
+        [
+            f"{sys.executable} {TOOL} --input {source} --output-prefix {tmp_path / 'out'} --workers 1 --log-interval 10",
+            "--tokenizer-type NullTokenizer --vocab-size 100 | head -1",
+        ]
+    )
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert IndexedDataset(tmp_path / "out_text_document").num_documents == 200_000
+
+
+def test_line_added_behind_the_last_piece_is_noticed(tmp_path):
+    source = tmp_path / "a.jsonl"
+    source.write_text('{"text": "1"}\n')
+    fifo = tmp_path / "late"
+    os.mkfifo(fifo)
+    process = subprocess.Popen(
+        [
+            *(sys.executable, str(TOOL), "--input", str(source), str(fifo), "--output-prefix", str(tmp_path / "out")),
+            *("--workers", "1", "--tokenizer-type", "NullTokenizer", "--vocab-size", "100"),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with open(fifo, "w") as late:  # opens when the tool has come to it
+        late.write('{"text": "2"}\n')
+        with open(source, "a") as file:
+            file.write('{"text": "3"}\n')
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert f"{source}: changed while it was read" in errors
+    assert not list(tmp_path.glob("out*.idx"))
+
+
+def test_file_that_comes_through_stdin_too_is_refused(tmp_path):
+    source = tmp_path / "a.jsonl"
+    source.write_text('{"text": "1"}\n')
+    with open(source) as file:
+        done = subprocess.run(
+            [
+                *(sys.executable, str(TOOL), "--input", "-", str(source), "--output-prefix", str(tmp_path / "out")),
+                *("--workers", "1", "--tokenizer-type", "NullTokenizer", "--vocab-size", "100"),
+            ],
+            stdin=file,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert done.returncode == 1
+    assert "named twice" in done.stderr

@@ -131,3 +131,11 @@ def test_training_that_cannot_work_is_explained_and_writes_nothing(tmp_path, cap
     assert train.main(["--input", str(path), "--output", str(tmp_path / "out.model"), *more]) == 1
     assert message in capsys.readouterr().err
     assert [entry.name for entry in tmp_path.iterdir()] == ["in.jsonl"]
+
+
+def test_model_never_replaces_its_own_text(tmp_path, capsys):
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"text": "a b"}\n')
+    assert train.main(["--input", str(path), "--output", str(path), "--vocab-size", "300"]) == 1
+    assert "would replace" in capsys.readouterr().err
+    assert path.read_text() == '{"text": "a b"}\n'
