@@ -4,9 +4,9 @@
     python benchmarks/index_builders.py --documents 1000000 --repeats 9
 
 Document lengths are exponential with the given mean. The floor is a compiled loop that gathers every length through the
-shuffled order and writes the output (sample_index_floor.cpp). Repeats of all rows are interleaved in one process, one
-core; medians. Peak memory is read in a process per row: growth of the resident set beyond the inputs, over the size of
-the output. Rows whose package is missing say so.
+shuffled order and writes the output (sample_index_floor.cpp). Repeats of all rows are interleaved in one process;
+medians. All rows take one core, but for ours that say otherwise. Peak memory is read in a process per row: growth of the
+resident set beyond the inputs, over the size of the output. Rows whose package is missing say so.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ from typing import Any
 import numpy as np
 
 from megatron_zero.data.sample_index import SampleOrder, plan_epochs
-from megatron_zero.ops.dataset_index import build_sample_index, build_sample_index_reference, shuffle_
+from megatron_zero.ops.dataset_index import build_sample_index, build_sample_index_reference, builder_threads, shuffle_
 
 HERE = Path(__file__).resolve().parent
 SEED = 1234
-FLOOR, OURS, CORE = "floor: gather and write", "ours: build_sample_index", "megatron-core: build_sample_idx_int32"
+FLOOR, CORE = "floor: gather and write", "megatron-core: build_sample_idx_int32"
+OURS, ONE_THREAD = "ours: build_sample_index", "ours: build_sample_index, one thread"
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,12 @@ def core_helpers() -> Any:
 
 def ours(inputs: Inputs) -> np.ndarray:
     return build_sample_index(inputs.sizes, inputs.documents, seq_length=inputs.seq_length, num_rows=inputs.num_rows)
+
+
+def one_thread(inputs: Inputs) -> np.ndarray:
+    return build_sample_index(
+        inputs.sizes, inputs.documents, seq_length=inputs.seq_length, num_rows=inputs.num_rows, num_threads=1
+    )
 
 
 def core(inputs: Inputs) -> np.ndarray:
@@ -151,7 +158,12 @@ def peak_over_output(row: str, documents: int, mean_length: int, seq_length: int
 
 
 def timed_rows(folder: Path) -> dict[str, Callable[[Inputs], Any]]:
-    rows: dict[str, Callable[[Inputs], Any]] = {FLOOR: compiled_floor(folder), OURS: ours, CORE: core}
+    rows: dict[str, Callable[[Inputs], Any]] = {
+        FLOOR: compiled_floor(folder),
+        OURS: ours,
+        ONE_THREAD: one_thread,
+        CORE: core,
+    }
     rows["numpy reference"] = numpy_reference
     rows["ours: shuffle_"] = our_shuffle
     rows["numpy: RandomState.shuffle"] = numpy_shuffle
@@ -180,7 +192,7 @@ def main() -> None:
     )
     print(
         f"{options.documents} documents, {inputs.tokens} tokens, sequence length {options.seq_length}, "
-        f"{inputs.num_rows} rows; median of {options.repeats}"
+        f"{inputs.num_rows} rows; median of {options.repeats}; {OURS}: {builder_threads(options.documents)} threads"
     )
     with tempfile.TemporaryDirectory() as folder:
         rows = timed_rows(Path(folder))

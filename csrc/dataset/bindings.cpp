@@ -49,7 +49,7 @@ void check_item_bytes(int64_t item_bytes, const char* name) {
 
 void py_build_sample_index(const py::buffer& lengths, const py::buffer& documents,
                            int64_t id_bytes, int64_t seq_length, const py::buffer& out,
-                           int64_t out_bytes) {
+                           int64_t out_bytes, int num_threads) {
   check_item_bytes(id_bytes, "documents");
   check_item_bytes(out_bytes, "out");
   const Elements sizes(lengths, "lengths", 4, 1, false);
@@ -61,7 +61,7 @@ void py_build_sample_index(const py::buffer& lengths, const py::buffer& document
     using Out = decltype(element);
     const py::gil_scoped_release release;
     build_sample_index(sizes.as<const unsigned char>(), sizes.numel(), ids.as<const Id>(),
-                       ids.numel(), seq_length, rows.as<Out>(), rows.numel() / 2);
+                       ids.numel(), seq_length, rows.as<Out>(), rows.numel() / 2, num_threads);
   };
   if (id_bytes == 4 && out_bytes == 4) build(int32_t{}, int32_t{});
   if (id_bytes == 4 && out_bytes == 8) build(int32_t{}, int64_t{});
@@ -107,7 +107,7 @@ PYBIND11_MODULE(_C_dataset, module) {
   module.doc() = "Builders of data indices; the contract is csrc/dataset/index_builders.h.";
   module.def("build_sample_index", &py_build_sample_index, py::kw_only(), py::arg("lengths"),
              py::arg("documents"), py::arg("id_bytes"), py::arg("seq_length"), py::arg("out"),
-             py::arg("out_bytes"));
+             py::arg("out_bytes"), py::arg("num_threads"));
   module.def("shuffle", &py_shuffle, py::kw_only(), py::arg("items"), py::arg("item_bytes"),
              py::arg("key"), py::arg("position"));
   module.def("build_blend_index", &py_build_blend_index, py::kw_only(), py::arg("weights"),

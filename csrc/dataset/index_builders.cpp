@@ -2,22 +2,87 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <limits>
 #include <vector>
 
 #include "common/check.h"
+#include "common/parallel_for.h"
 
 namespace mz {
 namespace {
 
 // Lengths are met in shuffled order, so nearly each is a cache miss. Asking for them this far ahead
-// keeps all the memory's channels busy across mispredicted branches; 16 is too few, 256 no better.
-constexpr int64_t kPrefetchDistance = 64;
+// keeps all the memory's channels busy across mispredicted branches; 64 is too few on some machines,
+// 256 no better on any.
+constexpr int64_t kPrefetchDistance = 128;
 
 int32_t load_length(const unsigned char* lengths, int64_t index) {
   int32_t length;
   std::memcpy(&length, lengths + index * static_cast<int64_t>(sizeof(length)), sizeof(length));
   return length;
+}
+
+// The token stream: sequence documents[i] of lengths[] after sequence documents[i - 1].
+template <typename Id>
+struct Stream {
+  const unsigned char* lengths;
+  int64_t num_sequences;
+  const Id* documents;
+  int64_t num_documents;
+
+  // Where the length of document i stands, to be fetched ahead. The id is not checked yet, so it is an
+  // address and not a place: fetching from a wrong one does nothing. (The fetch itself stays in the
+  // loops: g++ takes a function that does nothing else for one without effect, and drops its calls.)
+  const void* address(int64_t i) const {
+    const auto id = static_cast<uint64_t>(documents[std::min(i, num_documents - 1)]);
+    return reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(lengths) +
+                                         static_cast<uintptr_t>(id * 4));
+  }
+
+  int64_t length(int64_t i) const {
+    const int64_t id = documents[i];
+    MZ_CHECK(id >= 0 && id < num_sequences, "document index entry ", i, " is ", id, "; there are ",
+             num_sequences, " sequences");
+    const int64_t found = load_length(lengths, id);
+    MZ_CHECK(found >= 0, "sequence ", id, " has length ", found);
+    return found;
+  }
+
+  int64_t num_tokens(int64_t begin, int64_t end) const {
+    int64_t sum = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      __builtin_prefetch(address(i + kPrefetchDistance));
+      sum += length(i);
+    }
+    return sum;
+  }
+};
+
+// Writes rows [row, end_row) as far as they begin in documents [begin, end); the first of them lies
+// `ahead` tokens behind the start of document `begin`. Returns the row that would be next.
+template <typename Id, typename Out>
+int64_t write_rows(const Stream<Id>& stream, int64_t begin, int64_t end, int64_t seq_length,
+                   int64_t row, int64_t ahead, int64_t end_row, Out* out) {
+  for (int64_t i = begin; i < end && row < end_row; ++i) {
+    __builtin_prefetch(stream.address(i + kPrefetchDistance));
+    const int64_t length = stream.length(i);
+    // Written whether or not a row begins here: a store is cheaper than a branch nobody can
+    // predict. It is within bounds because row < end_row, and overwritten if row stays.
+    out[2 * row] = static_cast<Out>(i);
+    out[2 * row + 1] = static_cast<Out>(ahead);
+    ahead -= length;  // now from this document's end
+    const int64_t begins = ahead >> 63;  // -1 or 0
+    row -= begins;
+    ahead += begins & seq_length;
+    while (ahead < 0 && row < end_row) {  // further rows in the same document
+      out[2 * row] = static_cast<Out>(i);
+      out[2 * row + 1] = static_cast<Out>(ahead + length);
+      ++row;
+      ahead += seq_length;
+    }
+  }
+  return row;
 }
 
 constexpr int kTwisterWords = 624;
@@ -53,50 +118,64 @@ uint32_t next_word(MersenneTwister& random) {
 
 template <typename Id, typename Out>
 void build_sample_index(const unsigned char* lengths, int64_t num_sequences, const Id* documents,
-                        int64_t num_documents, int64_t seq_length, Out* out, int64_t num_rows) {
+                        int64_t num_documents, int64_t seq_length, Out* out, int64_t num_rows,
+                        int num_threads) {
   MZ_CHECK(seq_length >= 1, "a sequence length of ", seq_length, "; it is at least 1");
   MZ_CHECK(num_documents <= std::numeric_limits<Out>::max(), num_documents,
            " documents cannot be numbered in the element type of the sample index");
-  int64_t row = 0;
-  int64_t ahead = 0;  // tokens from the start of this document to the next row's token
-  for (int64_t i = 0; i < num_documents && row < num_rows; ++i) {
-    if (i + kPrefetchDistance < num_documents) {
-      // Not checked yet, so an address and not a pointer: fetching from a wrong one does nothing.
-      const auto ahead_id = static_cast<uint64_t>(documents[i + kPrefetchDistance]);
-      __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(lengths) +
-                                                       static_cast<uintptr_t>(ahead_id * 4)));
+  MZ_CHECK(num_threads >= 1, num_threads, " threads; it takes at least 1");
+  const Stream<Id> stream{lengths, num_sequences, documents, num_documents};
+  const int64_t parts = std::max<int64_t>(1, std::min<int64_t>(num_threads, num_documents));
+  const auto boundary = [=](int64_t part) {
+    return num_documents / parts * part + std::min(part, num_documents % parts);
+  };
+  std::vector<std::exception_ptr> errors(static_cast<size_t>(parts));
+  const auto run = [&](const auto& body) {
+    run_parts(parts, [&](int64_t part) {
+      try {
+        body(part);
+      } catch (...) {
+        errors[static_cast<size_t>(part)] = std::current_exception();
+      }
+    });
+    for (const std::exception_ptr& error : errors) {
+      if (error) std::rethrow_exception(error);  // of the first document with a fault
     }
-    const int64_t id = documents[i];
-    MZ_CHECK(id >= 0 && id < num_sequences, "document index entry ", i, " is ", id, "; there are ",
-             num_sequences, " sequences");
-    const int64_t length = load_length(lengths, id);
-    MZ_CHECK(length >= 0, "sequence ", id, " has length ", length);
-    // Written whether or not a row begins here: a store is cheaper than a branch nobody can
-    // predict. It is within bounds because row < num_rows, and overwritten if row stays.
-    out[2 * row] = static_cast<Out>(i);
-    out[2 * row + 1] = static_cast<Out>(ahead);
-    const bool begins = ahead < length;
-    row += begins;
-    ahead += (begins ? seq_length : 0) - length;
-    while (ahead < 0 && row < num_rows) {  // further rows in the same document
-      out[2 * row] = static_cast<Out>(i);
-      out[2 * row + 1] = static_cast<Out>(ahead + length);
-      ++row;
-      ahead += seq_length;
-    }
+  };
+
+  // What a part needs of those before it is their number of tokens, so these are counted first.
+  std::vector<int64_t> before(static_cast<size_t>(parts + 1), 0);
+  if (parts > 1) {
+    run([&](int64_t part) {
+      before[static_cast<size_t>(part + 1)] = stream.num_tokens(boundary(part), boundary(part + 1));
+    });
+    for (size_t part = 0; part < before.size() - 1; ++part) before[part + 1] += before[part];
   }
-  MZ_CHECK(row == num_rows, "the documents hold the first tokens of ", row, " rows only, not of ",
-           num_rows);
+  const auto first_row = [&](int64_t part) {
+    const int64_t tokens = before[static_cast<size_t>(part)];
+    return std::min(num_rows, tokens / seq_length + (tokens % seq_length != 0));
+  };
+  // A part ends where the next one's rows begin, so no two write one row.
+  std::vector<int64_t> reached(static_cast<size_t>(parts), 0);
+  run([&](int64_t part) {
+    const int64_t row = first_row(part);
+    const int64_t end_row = part + 1 < parts ? first_row(part + 1) : num_rows;
+    reached[static_cast<size_t>(part)] =
+        write_rows(stream, boundary(part), boundary(part + 1), seq_length, row,
+                   row * seq_length - before[static_cast<size_t>(part)], end_row, out);
+  });
+  MZ_CHECK(reached.back() == num_rows, "the documents hold the first tokens of ", reached.back(),
+           " rows only, not of ", num_rows);
 }
 
 template void build_sample_index(const unsigned char*, int64_t, const int32_t*, int64_t, int64_t,
-                                 int32_t*, int64_t);
+                                 int32_t*, int64_t, int);
 template void build_sample_index(const unsigned char*, int64_t, const int32_t*, int64_t, int64_t,
-                                 int64_t*, int64_t);
+                                 int64_t*, int64_t, int);
 template void build_sample_index(const unsigned char*, int64_t, const int64_t*, int64_t, int64_t,
-                                 int32_t*, int64_t);
+                                 int32_t*, int64_t, int);
 template void build_sample_index(const unsigned char*, int64_t, const int64_t*, int64_t, int64_t,
-                                 int64_t*, int64_t);
+                                 int64_t*, int64_t, int);
 
 template <typename Item>
 void shuffle(Item* items, int64_t numel, MersenneTwister& random) {

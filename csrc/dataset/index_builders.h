@@ -4,8 +4,7 @@
 // megatron_zero/ops/dataset_index.py, and tests hold the two to equality.
 //
 // All functions throw CheckError naming the value that breaks a rule; the output is then undefined.
-// They take plain memory owned by the caller, start no threads, and may run at once on disjoint
-// outputs.
+// They take plain memory owned by the caller, and may run at once on disjoint outputs.
 
 #pragma once
 
@@ -17,9 +16,13 @@ namespace mz {
 // documents: [num_documents], sequence ids in the order of the token stream.
 // out: [num_rows, 2]; row i gets the position in `documents`, and the offset in that sequence, of
 // token i * seq_length of the stream. The stream must hold every such token.
+// num_threads: parts that are built at once. With more than one every length is read twice, first for
+// the sums that the parts begin with. The output does not depend on it; of several faults the first
+// is named, and documents behind the last row are checked only with several threads.
 template <typename Id, typename Out>
 void build_sample_index(const unsigned char* lengths, int64_t num_sequences, const Id* documents,
-                        int64_t num_documents, int64_t seq_length, Out* out, int64_t num_rows);
+                        int64_t num_documents, int64_t seq_length, Out* out, int64_t num_rows,
+                        int num_threads);
 
 // numpy's MT19937: key[624] and the position in it, as RandomState.get_state() gives them.
 struct MersenneTwister {

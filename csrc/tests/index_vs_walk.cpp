@@ -38,22 +38,29 @@ void check_sample_index(std::mt19937_64& random, int64_t num_sequences, int64_t 
       }
     }
   }
-  std::vector<Out> found(wanted.size());  // exactly as large as it must be: an overrun is seen
-  const auto rows = static_cast<int64_t>(found.size() / 2);
-  build_sample_index(block.data() + 1, num_sequences, documents.data(), num_documents, seq_length,
-                     found.data(), rows);
-  MZ_CHECK(found == wanted, "sample index of ", num_documents, " documents, sequence length ",
-           seq_length);
-
-  std::vector<Out> more(found.size() + 2);
-  bool refused = false;
-  try {
+  const auto rows = static_cast<int64_t>(wanted.size() / 2);
+  for (int num_threads : {1, 2, 3, 8}) {
+    std::vector<Out> found(wanted.size());  // exactly as large as it must be: an overrun is seen
     build_sample_index(block.data() + 1, num_sequences, documents.data(), num_documents, seq_length,
-                       more.data(), rows + 1);
-  } catch (const CheckError&) {
-    refused = true;
+                       found.data(), rows, num_threads);
+    MZ_CHECK(found == wanted, "sample index of ", num_documents, " documents, sequence length ",
+             seq_length, ", ", num_threads, " threads");
+
+    std::vector<Out> first(2 * static_cast<size_t>(rows / 2));
+    build_sample_index(block.data() + 1, num_sequences, documents.data(), num_documents, seq_length,
+                       first.data(), rows / 2, num_threads);
+    MZ_CHECK(std::equal(first.begin(), first.end(), wanted.begin()), "the first rows only");
+
+    std::vector<Out> more(found.size() + 2);
+    bool refused = false;
+    try {
+      build_sample_index(block.data() + 1, num_sequences, documents.data(), num_documents,
+                         seq_length, more.data(), rows + 1, num_threads);
+    } catch (const CheckError&) {
+      refused = true;
+    }
+    MZ_CHECK(refused, "a stream that ends too early was not refused");
   }
-  MZ_CHECK(refused, "a stream that ends too early was not refused");
 }
 
 // std::mt19937 is the generator of numpy's RandomState; the draws below are those of its shuffle.
@@ -114,16 +121,19 @@ void check_bad_ids() {
   const std::vector<int32_t> lengths(10, 3);
   const auto* block = reinterpret_cast<const unsigned char*>(lengths.data());
   for (int64_t bad : {int64_t{-1}, int64_t{10}, int64_t{1} << 62}) {
-    for (size_t place : {0, 63, 64, 65, 99}) {
-      std::vector<int64_t> documents(100, 1), out(2 * 100);
-      documents[place] = bad;
-      bool refused = false;
-      try {
-        build_sample_index(block, 10, documents.data(), 100, 3, out.data(), 100);
-      } catch (const CheckError&) {
-        refused = true;
+    for (size_t place : {0, 127, 128, 129, 299}) {
+      for (int num_threads : {1, 4}) {
+        std::vector<int64_t> documents(300, 1), out(2 * 300);
+        documents[place] = bad;
+        bool refused = false;
+        try {
+          build_sample_index(block, 10, documents.data(), 300, 3, out.data(), 300, num_threads);
+        } catch (const CheckError&) {
+          refused = true;
+        }
+        MZ_CHECK(refused, "id ", bad, " at place ", static_cast<int64_t>(place),
+                 " was not refused");
       }
-      MZ_CHECK(refused, "id ", bad, " at place ", static_cast<int64_t>(place), " was not refused");
     }
   }
 }
@@ -134,7 +144,7 @@ void check_bad_ids() {
 int main() {
   mz::check_bad_ids();
   std::mt19937_64 random(7);
-  for (int64_t documents : {1, 2, 63, 64, 65, 66, 1000}) {
+  for (int64_t documents : {1, 2, 127, 128, 129, 130, 1000}) {
     for (int64_t seq_length : {1, 3, 17, 500}) {
       mz::check_sample_index<int32_t, int32_t>(random, 50, documents, seq_length);
       mz::check_sample_index<int32_t, int64_t>(random, 50, documents, seq_length);

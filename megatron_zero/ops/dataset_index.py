@@ -5,6 +5,7 @@ Every pair gives equal integers, and those of Megatron-core's builders and of nu
 
 from __future__ import annotations
 
+import os
 from typing import Any, Final
 
 import numpy as np
@@ -12,16 +13,24 @@ from numpy.typing import NDArray
 
 from .native import load_extension
 
+MAX_BUILDERS: Final = 8  # threads; more are bound by the memory
+DOCUMENTS_PER_BUILDER: Final = 2**20  # a few ms; less is not worth a thread
 MAX_SHUFFLED: Final = 2**32  # items; beyond, numpy draws places from 64-bit words
 
 
 def build_sample_index(
-    sizes: NDArray[np.int32], document_index: NDArray[Any], *, seq_length: int, num_rows: int
+    sizes: NDArray[np.int32],
+    document_index: NDArray[Any],
+    *,
+    seq_length: int,
+    num_rows: int,
+    num_threads: int | None = None,
 ) -> NDArray[Any]:
     """[num_rows, 2]: position in document_index, and offset in that sequence, of token row * seq_length of the stream.
 
     sizes: [sequences] int32, at any alignment.   document_index: [documents] int32 or int64, ids of sequences.
     int32 as long as every value fits, else int64, as in core. Takes no memory besides.
+    num_threads: None: what this process's processors and the number of documents are good for. The result is the same.
     Errors: ValueError where the stream ends before the last row, or an id names no sequence.
     """
     out = np.empty((num_rows, 2), dtype=sample_index_dtype(sizes, document_index))
@@ -32,8 +41,14 @@ def build_sample_index(
         seq_length=seq_length,
         out=_as_bytes(out.reshape(-1), "out", ("i4", "i8")),
         out_bytes=out.itemsize,
+        num_threads=builder_threads(len(document_index)) if num_threads is None else num_threads,
     )
     return out
+
+
+def builder_threads(num_documents: int) -> int:
+    """Threads to build a sample index with, on the processors that this process may use."""
+    return max(1, min(MAX_BUILDERS, len(os.sched_getaffinity(0)), num_documents // DOCUMENTS_PER_BUILDER))
 
 
 def build_sample_index_reference(

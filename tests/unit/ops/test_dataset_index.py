@@ -38,6 +38,9 @@ def test_sample_index_equals_a_walk_over_the_tokens(seed, seq_length, ids):
     reference = build_sample_index_reference(sizes, documents, seq_length=seq_length, num_rows=rows)
     assert index.dtype == reference.dtype == np.int32
     np.testing.assert_array_equal(index, reference)
+    for threads in (2, 3, 8, 1000):
+        index = build_sample_index(sizes, documents, seq_length=seq_length, num_rows=rows, num_threads=threads)
+        np.testing.assert_array_equal(index, reference)
 
 
 @pytest.mark.parametrize("mean,seq_length", [(3, 2048), (1000, 2048), (50_000, 128), (5, 1)])
@@ -46,10 +49,10 @@ def test_sample_index_equals_the_reference_on_many_documents(mean, seq_length):
     sizes = np.maximum(1, random.exponential(mean, 20_000)).astype(np.int32)
     documents = random.permutation(20_000).astype(np.int32)
     rows = (int(sizes.sum(dtype=np.int64)) - 1) // seq_length + 1
-    np.testing.assert_array_equal(
-        build_sample_index(sizes, documents, seq_length=seq_length, num_rows=rows),
-        build_sample_index_reference(sizes, documents, seq_length=seq_length, num_rows=rows),
-    )
+    reference = build_sample_index_reference(sizes, documents, seq_length=seq_length, num_rows=rows)
+    for threads in (None, 2, 7):
+        index = build_sample_index(sizes, documents, seq_length=seq_length, num_rows=rows, num_threads=threads)
+        np.testing.assert_array_equal(index, reference)
 
 
 def test_sizes_may_lie_at_any_address():
@@ -75,6 +78,8 @@ def test_token_positions_beyond_2_to_the_31():
     assert index.dtype == np.int32
     assert index[-1].tolist() == list(divmod((rows - 1) * 2**20, 2**31 - 1))
     np.testing.assert_array_equal(index, build_sample_index_reference(sizes, documents, seq_length=2**20, num_rows=rows))
+    parts = build_sample_index(sizes, documents, seq_length=2**20, num_rows=rows, num_threads=3)
+    np.testing.assert_array_equal(parts, index)
 
 
 def test_sample_longer_than_every_int32():
@@ -91,10 +96,17 @@ def test_stream_that_ends_too_early_is_refused(builder, sizes, documents, rows):
         builder(np.array(sizes, np.int32), np.array(documents, np.int32), seq_length=5, num_rows=rows)
 
 
+@pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("bad", [-1, 2, 2**31 - 1])
-def test_id_that_names_no_sequence_is_refused(bad):
+def test_the_first_id_that_names_no_sequence_is_refused(bad, threads):
+    ids = np.array([0, bad, 0, -7, 1], np.int32)
     with pytest.raises(ValueError, match=f"entry 1 is {bad}; there are 2 sequences"):
-        build_sample_index(np.array([5, 5], np.int32), np.array([0, bad], np.int32), seq_length=5, num_rows=2)
+        build_sample_index(np.array([5, 5], np.int32), ids, seq_length=5, num_rows=5, num_threads=threads)
+
+
+def test_no_threads_are_refused():
+    with pytest.raises(ValueError, match="0 threads; it takes at least 1"):
+        build_sample_index(np.array([5], np.int32), np.array([0], np.int32), seq_length=5, num_rows=1, num_threads=0)
 
 
 def test_other_element_types_and_layouts_are_refused():
