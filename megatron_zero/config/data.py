@@ -43,10 +43,14 @@ class DataConfig:
         flag="--dataloader-type",
         kind="str",
         choices=("single", "cyclic"),
-        help="single: samples in the order of the data set; cyclic: each epoch of it shuffled anew",
+        help="single: samples in the order of the data set; cyclic: those laid out for the run, shuffled once more",
     )
     repeated_dataloader: bool = knob(
-        False, flag="--repeated-dataloader", kind="bool", switch=True, help="begin again when all samples were read"
+        False,
+        flag="--repeated-dataloader",
+        kind="bool",
+        switch=True,
+        help="begin again when all samples were read (a run lays out as many as it needs, so it seldom matters)",
     )
     reset_position_ids: bool = knob(
         False, flag="--reset-position-ids", kind="bool", switch=True, help="positions count from 0 in each document"
