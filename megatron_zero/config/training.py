@@ -66,8 +66,36 @@ class TrainConfig:
 
 @dataclass(frozen=True, slots=True)
 class RecomputeConfig:
+    """What is run again in backward instead of kept. `granularity` and `method` are what the flags mean together."""
+
+    recompute_granularity: str | None = knob(
+        None,
+        flag="--recompute-granularity",
+        kind="str",
+        choices=("full", "selective"),
+        help="full: whole layers; selective: the attention core, softmax(q k^T) v; unset: nothing",
+    )
+    recompute_method: str | None = knob(
+        None,
+        flag="--recompute-method",
+        aliases=("--activations-checkpoint-method",),
+        kind="str",
+        choices=("uniform", "block"),
+        help="of full: uniform (default) keeps the input of every --recompute-num-layers layers; block recomputes the"
+        " first that many layers of a stage",
+    )
+    recompute_num_layers: int = knob(
+        1,
+        flag="--recompute-num-layers",
+        aliases=("--checkpoint-num-layers",),
+        kind="int",
+        help="layers of a unit (uniform), or recomputed layers of a stage (block)",
+    )
+    recompute_activations: bool = knob(
+        False, flag="--recompute-activations", kind="bool", help="--recompute-granularity selective"
+    )
     checkpoint_activations: bool = knob(
-        False, flag="--checkpoint-activations", kind="bool", help="full activation recompute, layer by layer"
+        False, flag="--checkpoint-activations", kind="bool", help="--recompute-granularity full"
     )
     deepspeed_activation_checkpointing: bool = knob(
         False,
@@ -78,8 +106,22 @@ class RecomputeConfig:
 
     @property
     def full(self) -> bool:
-        """Whether each transformer layer's forward is recomputed in backward."""
-        return self.checkpoint_activations or self.deepspeed_activation_checkpointing
+        """Whether whole layers run again in backward."""
+        return self.granularity == "full"
+
+    @property
+    def granularity(self) -> str | None:
+        """ "full", "selective" or None."""
+        if self.recompute_granularity is not None:
+            return self.recompute_granularity
+        if self.checkpoint_activations or self.deepspeed_activation_checkpointing or self.recompute_method is not None:
+            return "full"
+        return "selective" if self.recompute_activations else None
+
+    @property
+    def method(self) -> str:
+        """Of full recompute."""
+        return self.recompute_method or "uniform"
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,7 @@ AT_LEAST_ONE: Final = (
     "train.train_samples",
     "train.train_tokens",
     "train.exit_interval",
+    "recompute.recompute_num_layers",
     "train.max_consecutive_skips",
     "evaluation.eval_interval",
     "logging.log_interval",
@@ -159,6 +160,8 @@ def all_rules() -> list[Rule]:
     rules += [
         heads_divide_hidden,
         sequence_fits_positions,
+        recompute_flags_agree,
+        recompute_units_are_layers,
         a_batch_size_is_given,
         the_run_has_a_length,
         iterations_exclude_samples,
@@ -233,6 +236,37 @@ def sequence_fits_positions(subject: Subject) -> None:
         raise ConfigError(
             f"{subject.say('model.seq_length')} is above {subject.say('model.max_position_embeddings')}:"
             f" the position table needs a row for each position"
+        )
+
+
+def recompute_flags_agree(subject: Subject) -> None:
+    """Megatron lets --recompute-activations win over the others silently."""
+    recompute = subject.config.recompute
+    wanted: dict[str, list[str]] = {"full": [], "selective": []}
+    if recompute.recompute_granularity is not None:
+        wanted[recompute.recompute_granularity].append(subject.say("recompute.recompute_granularity"))
+    if recompute.recompute_activations:
+        wanted["selective"].append(subject.name("recompute.recompute_activations"))
+    for path in ("checkpoint_activations", "deepspeed_activation_checkpointing"):
+        if getattr(recompute, path):
+            wanted["full"].append(subject.name(f"recompute.{path}"))
+    if recompute.recompute_method is not None:
+        wanted["full"].append(subject.say("recompute.recompute_method"))
+    if wanted["full"] and wanted["selective"]:
+        raise ConfigError(
+            f"{' and '.join(wanted['full'])} recompute whole layers, {' and '.join(wanted['selective'])} the attention core"
+            " only: give one kind; a whole layer contains its attention core"
+        )
+
+
+def recompute_units_are_layers(subject: Subject) -> None:
+    recompute, layers = subject.config.recompute, subject.config.model.num_layers
+    if layers and recompute.recompute_num_layers > layers > 0:
+        raise subject.reject("recompute.recompute_num_layers", f"is above {subject.say('model.num_layers')}")
+    if recompute.recompute_num_layers != 1 and not recompute.full:
+        raise subject.reject(
+            "recompute.recompute_num_layers",
+            "says how many layers full recompute takes together, but none is on: add --recompute-granularity full",
         )
 
 

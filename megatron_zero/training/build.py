@@ -26,7 +26,7 @@ from megatron_zero.data.tokenizer import Tokenizer, build_tokenizer
 from megatron_zero.distributed.collectives import broadcast_object, raise_together
 from megatron_zero.distributed.context import ParallelContext
 from megatron_zero.distributed.launch import LaunchEnvironment
-from megatron_zero.distributed.rng import seed_everything
+from megatron_zero.distributed.rng import RngStreams
 from megatron_zero.distributed.turns import run_in_turns
 from megatron_zero.model.gpt import GPTStage, no_weight_decay
 from megatron_zero.model.initialization import VOCABULARY_TABLES, ParameterInitializer
@@ -63,7 +63,7 @@ def build_trainer(loaded: LoadedConfig, context: ParallelContext, env: LaunchEnv
     reporter.sizes()
     datasets = read_data(config, tokenizer, sizes, context, env, reporter)
 
-    seed_everything(config.train.seed + context.dp.rank, device=context.device)
+    streams = RngStreams.seeded(config.train.seed, device=context.device, dp=context.dp, tp=context.tp)
     stage, engine = build_engine(config, sizes, context)
     optimizer = build_optimizer(config, sizes, engine, context, num_threads=host_threads(env))
     lr_schedule = LrSchedule(
@@ -78,6 +78,7 @@ def build_trainer(loaded: LoadedConfig, context: ParallelContext, env: LaunchEnv
     state = TrainState()
     checkpoint = CheckpointParts(
         context=context,
+        streams=streams,
         engine=engine,
         optimizer=optimizer,
         lr_schedule=lr_schedule,

@@ -15,7 +15,7 @@ from megatron_zero.checkpoint.save import SaveReport, save_checkpoint
 from megatron_zero.checkpoint.tensors import TensorSlice
 from megatron_zero.config.fields import ConfigError
 from megatron_zero.distributed.context import ParallelContext
-from megatron_zero.distributed.rng import RngState
+from megatron_zero.distributed.rng import RngStreams
 from megatron_zero.offload.optimizer import OffloadedAdam
 from megatron_zero.optim.lr_schedule import LrSchedule
 from megatron_zero.zero.engine import ZeroEngine
@@ -33,6 +33,7 @@ class CheckpointParts:
     """
 
     context: ParallelContext
+    streams: RngStreams
     engine: ZeroEngine
     optimizer: OffloadedAdam
     lr_schedule: LrSchedule
@@ -58,7 +59,7 @@ def save_training(root: Path, parts: CheckpointParts, state: TrainState) -> Save
             "settings": parts.settings,
             "watched": parts.watched,
         },
-        rank_state={f"rng/{name}": value for name, value in RngState.capture(parts.context.device).items()},
+        rank_state={f"rng/{name}": value for name, value in parts.streams.capture().items()},
         axis=parts.context.world,
         layout={axis.name: axis.size for axis in (parts.context.pp, parts.context.dp, parts.context.tp)},
     )
@@ -90,7 +91,7 @@ def load_training(root: Path, iteration: int, parts: CheckpointParts, state: Tra
             "weights, moments and data position go on exactly; dropout starts from this run's own seeds",
         )
     rng = {name.removeprefix("rng/"): value for name, value in loaded.rank_state.items()}
-    RngState.restore(parts.context.device, rng)
+    parts.streams.restore(rng)
     return changed
 
 

@@ -35,7 +35,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "sequence_parallel": ("distributed", "config"),
         "moe": ("distributed", "tensor_parallel", "config"),
         # row 3
-        "model": ("tensor_parallel", "sequence_parallel", "moe", "distributed", "config.model"),
+        "model": ("tensor_parallel", "sequence_parallel", "moe", "distributed", "config.model", "config.training"),
         "optim": ("distributed", "ops", "config.optimizer"),
         # row 4
         "zero": ("distributed", "storage", "observability", "config.zero"),

@@ -183,6 +183,40 @@ def test_legal_combinations_pass(extra: str) -> None:
     load_run_config(minimal_argv(extra))
 
 
+@pytest.mark.parametrize(
+    "extra,granularity,method,layers",
+    [
+        ("", None, "uniform", 1),
+        ("--checkpoint-activations", "full", "uniform", 1),
+        ("--checkpoint-activations --deepspeed-activation-checkpointing --checkpoint-num-layers 2", "full", "uniform", 2),
+        ("--recompute-granularity full --recompute-method block --recompute-num-layers 2", "full", "block", 2),
+        ("--activations-checkpoint-method block", "full", "block", 1),
+        ("--recompute-granularity selective", "selective", "uniform", 1),
+        ("--recompute-activations", "selective", "uniform", 1),
+    ],
+)
+def test_spellings_of_recompute(extra: str, granularity: str | None, method: str, layers: int) -> None:
+    recompute = load_run_config(minimal_argv(extra)).config.recompute
+    assert (recompute.granularity, recompute.method, recompute.recompute_num_layers) == (granularity, method, layers)
+
+
+@pytest.mark.parametrize(
+    "extra,says",
+    [
+        ("--recompute-activations --checkpoint-activations", "--checkpoint-activations recompute whole layers"),
+        ("--recompute-granularity selective --recompute-method block", "--recompute-method block recompute whole"),
+        ("--recompute-granularity full --recompute-activations", "--recompute-activations the attention core only"),
+        ("--recompute-num-layers 2", "add --recompute-granularity full"),
+        ("--recompute-activations --recompute-num-layers 2", "add --recompute-granularity full"),
+        ("--checkpoint-activations --recompute-num-layers 99", "is above --num-layers"),
+        ("--checkpoint-activations --recompute-num-layers 0", "must be at least 1"),
+        ("--recompute-granularity some", "--recompute-granularity"),
+    ],
+)
+def test_recompute_flags_that_clash_are_named(extra: str, says: str) -> None:
+    assert says in message(extra)
+
+
 def test_split_beside_paths_that_are_not_cut_is_named() -> None:
     argv = [*without("--data-path"), "--train-data-path", "a"]
     load_run_config(argv)

@@ -11,7 +11,6 @@ from megatron_zero.distributed.launch import (
     read_launch_environment,
     request_deterministic_cublas,
 )
-from megatron_zero.distributed.rng import RngState, seed_everything
 
 TORCHRUN = {
     "RANK": "5",
@@ -112,18 +111,3 @@ def test_a_users_cublas_setting_stays(monkeypatch):
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     request_deterministic_cublas()
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
-
-
-def test_random_state_comes_back():
-    cpu = torch.device("cpu")
-    seed_everything(7, device=cpu)
-    state = RngState.capture(cpu)
-    first = torch.rand(5)
-    torch.rand(100)
-    RngState.restore(cpu, state)
-    assert torch.equal(torch.rand(5), first)
-
-
-def test_a_missing_random_state_is_named():
-    with pytest.raises(KeyError, match="cpu"):
-        RngState.restore(torch.device("cpu"), {})
