@@ -38,6 +38,8 @@ ROWS: Final = (
     Row("adam.adam_beta2", Rule.CLI, "upstream always hands its own optimizer over"),
     Row("adam.adam_eps", Rule.CLI, "upstream always hands its own optimizer over"),
     Row("adam.weight_decay", Rule.CLI, "upstream always hands its own optimizer over"),
+    Row("recompute.distribute_saved_activations", Rule.CLI, "a switch is only ever turned on there"),
+    Row("recompute.checkpoint_in_cpu", Rule.CLI, "a switch is only ever turned on there"),
     Row("precision.hysteresis", Rule.JSON, "an fp16 block in the JSON owns the loss scale"),
 )
 SPECIAL: Final = ("precision.bf16", "precision.fp16")

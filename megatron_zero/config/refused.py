@@ -99,9 +99,7 @@ REFUSED: Final[tuple[tuple[str, str], ...]] = (
     ("a removed name: use --micro-batch-size", "--batch-size="),
     (
         f"{LATER}: use --checkpoint-activations, which recomputes whole layers one by one",
-        "--distribute-saved-activations --distribute-checkpointed-activations"
-        " --partition-activations --contigious-checkpointing --contiguous-checkpointing --checkpoint-in-cpu"
-        " --synchronize-each-layer --profile-backward",
+        "--contigious-checkpointing --contiguous-checkpointing --synchronize-each-layer --profile-backward",
     ),
     ("out of scope: use --checkpoint-activations", "--split-transformers"),
     (f"{LATER}: pipeline parallelism comes later", "--enable-zbh1-pipeline --enable-zbh1-exact-semantics"),

@@ -123,8 +123,6 @@ KEYS: Final[Mapping[str, RefusedKey]] = MappingProxyType(
         OPTIMIZER_OFFLOAD + "super_offload": RefusedKey(f"{LATER}: use false", FALSE),
         OPTIMIZER_OFFLOAD + "cpuadam_cores_perc": RefusedKey(f"{LATER}: leave it out"),
         # Activation checkpointing
-        "activation_checkpointing.partition_activations": RefusedKey(f"{LATER}: use false", FALSE),
-        "activation_checkpointing.cpu_checkpointing": RefusedKey(f"{LATER}: use false", FALSE),
         "activation_checkpointing.contiguous_memory_optimization": RefusedKey(f"{LATER}: use false", FALSE),
         "activation_checkpointing.number_checkpoints": RefusedKey(f"{LATER}: each layer is one; leave it out"),
         "activation_checkpointing.synchronize_checkpoint_boundary": RefusedKey(f"{LATER}: use false", FALSE),

@@ -103,6 +103,21 @@ class RecomputeConfig:
         kind="bool",
         help="the engine-side name of the same switch; either turns full recompute on, both do it once",
     )
+    distribute_saved_activations: bool = knob(
+        False,
+        flag="--distribute-saved-activations",
+        aliases=("--distribute-checkpointed-activations", "--partition-activations"),
+        json="activation_checkpointing.partition_activations",
+        kind="bool",
+        help="each tensor-parallel rank keeps its part of the kept inputs and gathers them in backward",
+    )
+    checkpoint_in_cpu: bool = knob(
+        False,
+        flag="--checkpoint-in-cpu",
+        json="activation_checkpointing.cpu_checkpointing",
+        kind="bool",
+        help="kept inputs wait in host memory",
+    )
 
     @property
     def full(self) -> bool:

@@ -147,6 +147,12 @@ def warnings(config: RunConfig) -> Iterator[str]:
         yield "--save-interval without --save: no checkpoint is written"
     if config.checkpoint.save is None and (config.train.exit_interval or config.train.exit_duration_in_mins):
         yield "--exit-interval or --exit-duration-in-mins without --save: the run exits without a checkpoint"
+    recompute = config.recompute
+    if (recompute.distribute_saved_activations or recompute.checkpoint_in_cpu) and not recompute.full:
+        yield (
+            "--distribute-saved-activations and --checkpoint-in-cpu move what full recompute keeps, and none is on: they"
+            " have no effect; add --recompute-granularity full"
+        )
 
 
 def all_rules() -> list[Rule]:
