@@ -98,7 +98,7 @@ REFUSED: Final[tuple[tuple[str, str], ...]] = (
     # Training
     ("a removed name: use --micro-batch-size", "--batch-size="),
     (
-        f"{LATER}: use --checkpoint-activations, which recomputes whole layers one by one",
+        f"{LATER}: leave it out",
         "--contigious-checkpointing --contiguous-checkpointing --synchronize-each-layer --profile-backward",
     ),
     ("out of scope: use --checkpoint-activations", "--split-transformers"),

@@ -53,9 +53,9 @@ def plan_recompute(config: RecomputeConfig, *, num_layers: int) -> RecomputePlan
 class SavedInputs:
     """Where the kept input of recomputed layers, [tokens, hidden], waits for backward; the bits that come back are the same.
 
-    tp: tensor-parallel ranks, which all hold the input whole.   partition: each keeps its part of the tokens and gathers them
-    in backward (Rajbhandari et al. 2020, arXiv:1910.02054, section 6.1).   on_cpu: in host memory, pinned on a GPU run; the
-    copies run on the stream of the computation.
+    tp: tensor-parallel ranks, which all hold the input whole.   partition: each keeps its part of the tokens and gathers
+    them in backward (Rajbhandari et al. 2020, arXiv:1910.02054, section 6.1).   on_cpu: in host memory, pinned on a GPU
+    run; the copies run on the stream of the computation.
     """
 
     tp: ParallelAxis
