@@ -1,4 +1,4 @@
-"""Microseconds of a linear layer forward and backward on one GPU: plain torch, ours over an axis of one rank, Megatron-core's.
+"""Microseconds of a linear layer, forward and backward, on one GPU: torch's, ours over one rank, Megatron-core's.
 
     python benchmarks/tensor_parallel_layer.py                       # 2.7B's and 6.7B's layers, 4096 tokens, bf16
     python benchmarks/tensor_parallel_layer.py --tokens 16384 --rounds 50
@@ -136,7 +136,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=30)
     options = parser.parse_args()
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {options.tokens} tokens, bf16, {options.rounds} rounds")
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; {options.tokens} tokens, {options.rounds} rounds")
     print(f"{'':12} {'':28} {'device us':>10} {'/ plain':>8} {'host us':>8}  kernels")
     for shape, (in_features, out_features) in SHAPES.items():
         rows = rows_of(in_features, out_features)
