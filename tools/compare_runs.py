@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -20,6 +21,7 @@ import torch
 from megatron_zero.checkpoint.folder import latest_iteration
 from megatron_zero.checkpoint.load import load_checkpoint, stored_tensors
 from megatron_zero.checkpoint.tensors import TensorSlice
+from megatron_zero.data.tool_process import run_tool
 from megatron_zero.distributed.context import ParallelAxis
 
 
@@ -71,7 +73,7 @@ def compare_weights(first: Path, second: Path) -> bool:
     return not differing
 
 
-def main(argv: list[str]) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     losses = commands.add_parser("losses", help="two --log-jsonl files")
@@ -90,4 +92,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_tool(main))

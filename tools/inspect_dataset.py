@@ -15,10 +15,12 @@ import sys
 from collections.abc import Sequence
 
 from megatron_zero.config.fields import ConfigError
-from megatron_zero.data.indexed_dataset import IndexedDataset
+from megatron_zero.data.indexed_dataset import open_prefix
 from megatron_zero.data.summary import LengthBucket, Sample, Summary, sample_documents, summarize
 from megatron_zero.data.tokenizer import build_tokenizer
 from megatron_zero.data.tokenizer_flags import add_tokenizer_flags, tokenizer_config
+from megatron_zero.data.tool_flags import whole_number
+from megatron_zero.data.tool_process import run_tool
 
 NAME = "inspect_dataset.py"
 SAMPLE_IDS = 200
@@ -30,15 +32,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=NAME, description=__doc__.split("\n")[0], allow_abbrev=False)
     parser.add_argument("prefix", help="the pair, without .bin or .idx")
     parser.add_argument("--scan", action="store_true", help="read all of .bin for the smallest and largest id")
-    parser.add_argument("--sample", type=int, default=0, metavar="N", help="show the beginning of N documents")
+    parser.add_argument("--sample", type=whole_number(0), default=0, metavar="N", help="show the beginning of N documents")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     add_tokenizer_flags(parser, required=False, vocab_size=None)
     options = parser.parse_args(argv)
-    if options.sample < 0:
-        parser.error(f"--sample {options.sample}: not negative")
     try:
         tokenizer = build_tokenizer(tokenizer_config(options)) if options.tokenizer_type is not None else None
-        dataset = IndexedDataset(options.prefix)
+        dataset = open_prefix(options.prefix, flag="prefix")
         summary = summarize(dataset, scan=options.scan)
         samples = sample_documents(dataset, count=options.sample, max_ids=SAMPLE_IDS, tokenizer=tokenizer)
     except (ConfigError, OSError) as error:
@@ -84,4 +84,4 @@ def sample_lines(sample: Sample) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_tool(main))

@@ -24,9 +24,9 @@ import sentencepiece
 from megatron_zero.config.fields import ConfigError
 from megatron_zero.data.line_encoder import BadLineError, texts_of_line
 from megatron_zero.data.staged_file import StagedFile
-from megatron_zero.data.stop_signals import exit_on_signals
 from megatron_zero.data.text_input import TextSource, find_sources
 from megatron_zero.data.text_pieces import MAX_PIECE_BYTES, text_pieces
+from megatron_zero.data.tool_process import run_tool, say
 
 NAME = "train_sentencepiece.py"
 SENTENCEPIECE_SPACE = "\u2581"
@@ -92,12 +92,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ConfigError, OSError) as error:
         print(f"{NAME}: error: {error}", file=sys.stderr)
         return 1
-    print(
+    say(
         f"{options.output}: {options.vocab_size} pieces from {corpus.documents} documents, "
         f"{corpus.characters / 1e6:.1f} million characters, in {time.monotonic() - started:.1f} s"
     )
     if corpus.left_out > 0:
-        print(f"  left out, holds U+2581, which SentencePiece gives back as a space: {corpus.left_out} documents")
+        say(f"  left out, holds U+2581, which SentencePiece gives back as a space: {corpus.left_out} documents")
     return 0
 
 
@@ -141,5 +141,4 @@ def train(corpus: Corpus, output: Path, *, vocab_size: int, threads: int) -> Non
 
 
 if __name__ == "__main__":
-    exit_on_signals()
-    sys.exit(main())
+    sys.exit(run_tool(main))

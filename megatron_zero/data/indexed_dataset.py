@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import mmap
+import os
+import stat
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from errno import EINVAL, EMFILE, ENFILE
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -114,6 +117,29 @@ class IndexedDataset:
         for start in range(0, len(self._index), 8 * CHUNK):
             digest.update(self._index[start : start + 8 * CHUNK].data)
         return digest.hexdigest()
+
+
+def open_prefix(prefix: str, *, flag: str) -> IndexedDataset:
+    """The pair of a prefix that a user typed behind a flag. Errors: ConfigError, also for a file that is not there or
+    cannot be read."""
+    try:
+        return IndexedDataset(prefix)
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{flag} {prefix}: there is no file {error.filename}; the prefix is what both names have before .bin and .idx, "
+            f"e.g. my-gpt2_text_document{_prefix_hint(prefix)}"
+        ) from error
+    except OSError as error:
+        way_out = "; each pair takes two: ulimit -n allows more" if error.errno in (EMFILE, ENFILE) else ""
+        raise ConfigError(
+            f"{flag} {prefix}: {error.filename or 'its files'} cannot be read: {error.strerror}{way_out}"
+        ) from error
+
+
+def _prefix_hint(prefix: str) -> str:
+    if prefix.endswith((".bin", ".idx")):
+        return "; did you type PREFIX.bin or .idx?"
+    return "; did you type a folder?" if prefix.endswith("/") or Path(prefix).is_dir() else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +319,10 @@ class IndexedDatasetWriter:
 
 def _map_bytes(path: Path) -> NDArray[np.uint8]:
     """The whole file as a read-only array over a mapping (an empty file cannot be mapped)."""
+    # Before open(): that of a pipe waits for a writer.
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise OSError(EINVAL, "not a regular file (a pipe or a device), and a pair is mapped", str(path))
     with open(path, "rb") as file:
         if file.seek(0, 2) == 0:
             return np.empty(0, dtype=np.uint8)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Final
@@ -14,6 +12,7 @@ from typing import Final
 from tqdm import tqdm
 
 from .line_encoder import BadLine, EncodedPiece
+from .tool_process import say
 
 LISTED_BAD_LINES: Final = 10
 BAR: Final = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}B [{elapsed}<{remaining}{postfix}]"
@@ -113,18 +112,6 @@ class Progress:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._bar.close()
-
-
-def say(text: str) -> None:
-    """A line on stdout. Nobody reading it any more (`| head`), or a log on a full disk, does not cost the work: the first
-    failure is told on stderr, and nothing is said from then on. What stdout cannot spell is escaped."""
-    try:
-        encoding = sys.stdout.encoding or "utf-8"
-        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
-    except OSError as error:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the rest of the process
-        with suppress(OSError):
-            print(f"no more progress lines, the run goes on: {error.strerror}", file=sys.stderr)
 
 
 def total_input_bytes(sizes: Sequence[int | None]) -> int | None:

@@ -1,6 +1,7 @@
 """tools/merge_datasets.py, inspect_dataset.py and verify_dataset.py as a user calls them."""
 
 import json
+import os
 
 import pytest
 from helpers.tools import load_tool
@@ -110,8 +111,28 @@ def test_damaged_or_missing_pair_is_an_error(tmp_path, capsys, tool):
     (tmp_path / "a.bin").write_bytes(b"12345")
     assert tool.main([prefix]) == 1
     assert f"{prefix}.bin: 5 bytes, but the 1 sequences of {prefix}.idx take 6 (uint16)" in capsys.readouterr().err
-    assert tool.main([str(tmp_path / "nowhere")]) == 1
-    assert "nowhere" in capsys.readouterr().err
+    for missing, hint in (("nowhere", "e.g. my-gpt2"), ("a.bin", "did you type PREFIX.bin"), ("", "did you type a folder")):
+        assert tool.main([f"{tmp_path}/{missing}"]) == 1
+        error = capsys.readouterr().err
+        assert f"error: prefix {tmp_path}/{missing}: there is no file {tmp_path}/{missing}.idx; the prefix is" in error
+        assert hint in error
+
+
+@pytest.mark.parametrize("suffix", [".bin", ".idx"])
+@pytest.mark.parametrize("tool", [inspect_dataset, verify_dataset])
+def test_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path, capsys, tool, suffix):
+    prefix = write(tmp_path / "a", [[1, 2, 3]])
+    (tmp_path / f"a{suffix}").unlink()
+    os.mkfifo(tmp_path / f"a{suffix}")
+    assert tool.main([prefix]) == 1
+    assert f"prefix {prefix}: {prefix}{suffix} cannot be read: not a regular file (a pipe" in capsys.readouterr().err
+
+
+def test_verify_refuses_checksums_that_are_a_pipe(tmp_path, capsys):
+    prefix = write(tmp_path / "a", [[1, 2, 3]])
+    os.mkfifo(tmp_path / "a.sha256")
+    assert verify_dataset.main([prefix]) == 1
+    assert "a.sha256: not a regular file" in capsys.readouterr().err
 
 
 # ---- verify
