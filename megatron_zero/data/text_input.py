@@ -45,12 +45,16 @@ class FileIdentity:
 
 @dataclass(frozen=True, slots=True)
 class TextSource:
-    """One input. path: None for standard input.   identity: None for a pipe, whose compression is found in reading."""
+    """One input. path: None for standard input.   identity: None for a pipe, whose compression is found in reading.
+
+    is_lasting: path names the file in every process; /dev/fd/3 does so in this one only.
+    """
 
     name: str
     path: str | None
     compression: str = ""
     identity: FileIdentity | None = None
+    is_lasting: bool = True
 
     def check_unchanged(self, descriptor: int) -> None:
         """Errors: OSError if the open file is not the one that the run began with."""
@@ -135,7 +139,19 @@ def _source(name: str, flag: str) -> TextSource:
         return TextSource(name, name)
     with open(name, "rb") as file:
         identity = FileIdentity.of(os.fstat(file.fileno()))
-        return TextSource(name, name, compression_of(file.read(MAGIC_BYTES), name=name), identity)
+        compression = compression_of(file.read(MAGIC_BYTES), name=name)
+    path = lasting_path(name)
+    return TextSource(name, path or name, compression, identity, is_lasting=path is not None)
+
+
+def lasting_path(name: str) -> str | None:
+    """A path of an existing file that means it in other processes, too; None where there is none (a file without a name
+    that is open as /dev/fd/3)."""
+    path = os.path.realpath(name)
+    try:
+        return path if os.path.samefile(path, name) else None
+    except OSError:
+        return None
 
 
 def _file_key(source: TextSource) -> tuple[int, int] | str:

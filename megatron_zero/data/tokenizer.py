@@ -82,8 +82,12 @@ def _file(flag: str, path: str | None, kind: str) -> Path:
         raise ConfigError(f"{flag} is not given; --tokenizer-type {kind} needs it")
     if Path(path).is_dir():
         raise ConfigError(f"{flag} {path} is a folder; --tokenizer-type {kind} needs a file there")
-    if not Path(path).is_file():
+    if not Path(path).exists():
         raise ConfigError(f"{flag} {path}: there is no such file")
+    if not Path(path).is_file():
+        raise ConfigError(
+            f"{flag} {path} is not a regular file (a pipe or a device), and each process reads it: write it to a file first"
+        )
     return Path(path)
 
 

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable
-from typing import Final
 
-NUMBER: Final = re.compile(r"[+-]?[0-9]+")
-MOST_DIGITS: Final = 19  # of 64 bits; int() refuses thousands of digits with a message of its own
-NO_LIMIT: Final = 2**63 - 1
+from ..config.values import INT64_MAX, float_from_text, int_from_text
 
 
-def whole_number(lowest: int, highest: int = NO_LIMIT) -> Callable[[str], int]:
-    """Parses lowest .. highest. argparse names the flag."""
+def whole_number(lowest: int, highest: int = INT64_MAX) -> Callable[[str], int]:
+    """Parses lowest .. highest, written as training's flags take them (1000, 1e3). argparse names the flag."""
+    limit = f"of at least {lowest}" if highest == INT64_MAX else f"from {lowest} to {highest}"
 
     def parse(text: str) -> int:
-        value = int(text) if NUMBER.fullmatch(text) and len(text) <= MOST_DIGITS + 1 else None
-        if value is None or not lowest <= value <= highest:
-            limit = f"of at least {lowest}" if highest == NO_LIMIT else f"from {lowest} to {highest}"
+        try:
+            value = int_from_text(text)
+        except ValueError:
+            value = lowest - 1
+        if not lowest <= value <= highest:
             raise argparse.ArgumentTypeError(f"{_shown(text)} is not a whole number {limit}")
         return value
 
     return parse
+
+
+def number_from_zero(text: str) -> float:
+    """A finite number that is not negative."""
+    try:
+        value = float_from_text(text)
+    except ValueError:
+        value = -1.0
+    if value < 0.0:
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a finite number of at least 0")
+    return value
 
 
 def output_prefix(text: str) -> str:
