@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Final
 
 from ..config.fields import ConfigError
+from .zstd_frames import FRAME_MAGIC, is_skippable
 
 STDIN: Final = "-"
 STDIN_NAME: Final = "<stdin>"
@@ -99,9 +100,7 @@ def compression_of(first_bytes: bytes, *, name: str) -> str:
     """GZIP, ZSTD or "" for text. Errors: ConfigError, with the way out, for other compressed files."""
     if first_bytes.startswith(b"\x1f\x8b"):
         return GZIP
-    # A Zstandard file may begin with a skippable frame: 0x184D2A50 to 0x184D2A5F, little-endian.
-    is_skippable = first_bytes[1:4] == b"\x2a\x4d\x18" and first_bytes[0] & 0xF0 == 0x50
-    if first_bytes.startswith(b"\x28\xb5\x2f\xfd") or is_skippable:
+    if first_bytes.startswith(FRAME_MAGIC) or is_skippable(first_bytes):
         return ZSTD
     for magic, command in NOT_READ.items():
         if first_bytes.startswith(magic):
