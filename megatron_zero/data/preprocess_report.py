@@ -23,13 +23,15 @@ BAR_WITHOUT_TOTAL: Final = "{desc}: {n_fmt}B [{elapsed}{postfix}]"
 class Report:
     """Counts of the pieces added so far, which come in the order of the inputs.
 
+    texts: one of each key for a document.   empty_texts: those without ids.
     input_bytes: as they lie on disk.   text_bytes: unpacked.   listed: the first bad lines.
     now: the clock, in seconds.
     """
 
     now: Callable[[], float] = time.monotonic
     documents: int = 0
-    empty_documents: int = 0
+    texts: int = 0
+    empty_texts: int = 0
     tokens: int = 0
     input_bytes: int = 0
     text_bytes: int = 0
@@ -49,7 +51,8 @@ class Report:
             self.listed.append(replace(line, number=line.number + self.lines_of_name))
         self.lines_of_name += piece.num_lines
         self.documents += piece.num_documents
-        self.empty_documents += sum(int((texts.lengths == 0).sum()) for texts in piece.texts)
+        self.texts += sum(len(texts.lengths) for texts in piece.texts)
+        self.empty_texts += sum(int((texts.lengths == 0).sum()) for texts in piece.texts)
         self.tokens += sum(len(texts.ids) for texts in piece.texts)
         self.input_bytes += piece.input_bytes
         self.text_bytes += piece.text_bytes
@@ -61,10 +64,10 @@ class Report:
 
     def line(self) -> str:
         seconds = self.now() - self.started
-        return (
-            f"{self.documents} documents ({self.empty_documents} empty), {self.tokens} tokens; {seconds:.1f} s, "
-            f"{self.rates()}"
-        )
+        empty = f"({self.empty_texts} empty)"
+        if self.texts > self.documents:  # several keys: each document has a text, and an entry, in each pair
+            empty = f"with {self.texts} texts ({self.empty_texts} of them empty)"
+        return f"{self.documents} documents {empty}, {self.tokens} tokens; {seconds:.1f} s, {self.rates()}"
 
     def line_with_time_left(self, total_bytes: int | None) -> str:
         """total_bytes: of all inputs, as they lie on disk; None where nobody knows (a pipe)."""

@@ -25,6 +25,8 @@ class NullTokenizer(Tokenizer):
     """Text is token ids already, separated by white space. As in Megatron, `vocab_size` ids 0 .. vocab_size - 1 are
     followed by one for the end of a document, so the tokenizer's own vocab_size is one more than --vocab-size."""
 
+    refuses_text = True
+
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size + 1
         self.eod = vocab_size
