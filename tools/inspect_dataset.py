@@ -3,7 +3,8 @@
     python tools/inspect_dataset.py data/my_text_document --sample 3 --tokenizer-type GPT2BPETokenizer \\
         --vocab-file vocab.json --merge-file merges.txt
 
-.idx is checked against .bin; .bin itself is read with --scan only.
+.idx is checked against .bin; .bin itself is read with --scan only. NaN and infinities, in pairs of a floating-point type,
+are counted and shown as null.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{NAME}: error: {error}", file=sys.stderr)
         return 1
     if options.json:
-        print(json.dumps(dataclasses.asdict(summary) | {"samples": [dataclasses.asdict(sample) for sample in samples]}))
+        found = dataclasses.asdict(summary) | {"samples": [dataclasses.asdict(sample) for sample in samples]}
+        print(json.dumps(found, allow_nan=False))
     else:
         print("\n".join([*summary_lines(summary), *(line for sample in samples for line in sample_lines(sample))]))
     return 0
@@ -60,8 +62,12 @@ def summary_lines(summary: Summary) -> list[str]:
         f"  length     min {summary.min_length}, median {summary.median_length:g}, mean {summary.mean_length:.1f}, "
         f"max {summary.max_length}",
     ]
-    if summary.largest_id is not None:
-        lines.append(f"  ids        {summary.smallest_id} to {summary.largest_id}")
+    if summary.largest_id is not None or summary.not_finite:
+        # Elements of a floating-point type are no ids.
+        what = "ids   " if summary.dtype.startswith(("int", "uint")) else "values"
+        among = "none is finite" if summary.largest_id is None else f"{summary.smallest_id} to {summary.largest_id}"
+        left_out = f"; NaN or infinite: {summary.not_finite}" if summary.not_finite else ""
+        lines.append(f"  {what}     {among}{left_out}")
     return lines + histogram_lines(summary.lengths)
 
 
@@ -78,8 +84,11 @@ def histogram_lines(buckets: Sequence[LengthBucket]) -> list[str]:
 
 
 def sample_lines(sample: Sample) -> list[str]:
-    shown = " ".join(map(str, sample.ids)) if sample.text is None else repr(sample.text)
+    ids = ("null" if token is None else str(token) for token in sample.ids)
+    shown = " ".join(ids) if sample.text is None else repr(sample.text)
     more = " ..." if sample.length > len(sample.ids) else ""
+    if None in sample.ids:
+        more += f"\n  null: NaN or infinite, {sample.ids.count(None)} of the {len(sample.ids)} shown"
     return [f"document {sample.document}, {sample.length} tokens", f"  {shown}{more}"]
 
 

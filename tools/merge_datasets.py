@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if text := plan.widening_text():
             say(text)
         with IndexedDatasetWriter(options.output_prefix, dtype=plan.dtype) as writer:
-            for line in writer.leftovers.lines():
+            for line in writer.notes:
                 print(line, file=sys.stderr)
             merge(plan, writer)
     except (ConfigError, OSError) as error:

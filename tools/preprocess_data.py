@@ -69,7 +69,7 @@ def preprocess(options: argparse.Namespace) -> Report:
     with ExitStack() as opened:
         writers = [opened.enter_context(IndexedDatasetWriter(prefix, vocab_size=vocab_size)) for prefix in prefixes]
         for writer in writers:
-            for line in writer.leftovers.lines():
+            for line in writer.notes:
                 print(line, file=sys.stderr)
         if encoder.note:
             say(encoder.note)

@@ -179,7 +179,8 @@ class IndexedDatasetWriter:
     Elements go to disk as they come; 4 bytes a sequence and 8 a document stay in memory. A clean exit publishes the
     pair: a good-looking .idx never stands beside an incomplete or older .bin, and files of the same name are replaced
     only when both new ones are complete and on the device. An error removes what was written and nothing else.
-    `leftovers`: temporary files of killed writers that were found, and removed where they are surely nobody's.
+    `notes`: lines for the user, on temporary files of killed writers that were found (removed where they are surely
+    nobody's), and on a file system without locks.
     Errors: ConfigError for an element that may not be written, or a prefix that another run is writing; OSError with
     the path, and with the state of the files where publishing them failed half-way.
     """
@@ -192,9 +193,10 @@ class IndexedDatasetWriter:
         self._document_index = array("q", [0])
         self._sealed = False
         with ExitStack() as opened:
-            opened.enter_context(closing(PrefixLock(prefix)))
+            lock = opened.enter_context(closing(PrefixLock(prefix)))
             found = [clear_abandoned(path) for path in (bin_path(prefix), idx_path(prefix))]
-            self.leftovers = Leftovers(found[0].removed + found[1].removed, found[0].kept + found[1].kept)
+            leftovers = Leftovers(found[0].removed + found[1].removed, found[0].kept + found[1].kept)
+            self.notes = tuple(line for line in (lock.warning(), *leftovers.lines()) if line)
             self._bin = opened.enter_context(StagedFile(bin_path(prefix)))
             self._idx = opened.enter_context(StagedFile(idx_path(prefix)))
             self._staged = opened.pop_all()

@@ -3,6 +3,7 @@
 import json
 import os
 
+import numpy as np
 import pytest
 from helpers.tools import load_tool
 
@@ -97,6 +98,20 @@ def test_inspect_shows_ids_without_a_tokenizer_and_json_for_machines(tmp_path, c
     found = json.loads(capsys.readouterr().out)
     assert (found["documents"], found["tokens"], found["largest_id"]) == (1, 3, None)
     assert found["samples"] == [{"document": 0, "length": 3, "ids": [1, 2, 3], "text": None}]
+
+
+def test_inspect_of_floating_point_says_what_is_not_shown_and_writes_valid_json(tmp_path, capsys):
+    with IndexedDatasetWriter(tmp_path / "a", dtype=np.dtype("<f4")) as writer:
+        writer.add_document([np.array([0.5, np.nan, -np.inf, 3.0], dtype="<f4")])
+    argv = [str(tmp_path / "a"), "--scan", "--sample", "1"]
+    assert inspect_dataset.main(argv) == 0
+    out = capsys.readouterr().out
+    assert "  values     0.5 to 3.0; NaN or infinite: 2\n" in out
+    assert "  0.5 null null 3.0\n  null: NaN or infinite, 2 of the 4 shown\n" in out
+    assert inspect_dataset.main([*argv, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert (found["smallest_id"], found["largest_id"], found["not_finite"]) == (0.5, 3.0, 2)
+    assert found["samples"][0]["ids"] == [0.5, None, None, 3.0]
 
 
 @pytest.mark.parametrize("documents", [[], [[]]])
