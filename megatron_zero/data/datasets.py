@@ -15,7 +15,7 @@ from ..config.fields import ConfigError
 from .blend import BlendedDataset, blend
 from .gpt_dataset import Documents, GPTDataset, TokenSource
 from .index_cache import IndexCache
-from .indexed_dataset import IndexedDataset
+from .indexed_dataset import open_prefix
 from .mock_data import MockTokens
 from .splits import SplitData, parse_split, split_data, split_ranges
 
@@ -190,17 +190,3 @@ def _cache_folders(data: SplitData) -> list[Path | None]:
     if data.blend is None:
         return [None]
     return [Path(prefix).parent / CACHE_FOLDER for prefix in data.blend.prefixes]
-
-
-def open_prefix(prefix: str, *, flag: str) -> IndexedDataset:
-    """The .bin/.idx pair of a prefix. Errors: ConfigError, also for a file that is not there or cannot be read."""
-    try:
-        return IndexedDataset(prefix)
-    except FileNotFoundError as error:
-        hint = "; did you type PREFIX.bin or .idx?" if Path(prefix).suffix in (".bin", ".idx") else ""
-        raise ConfigError(
-            f"{flag} {prefix}: there is no file {error.filename}; the prefix is what both names have before .bin and .idx, "
-            f"e.g. my-gpt2_text_document{hint}"
-        ) from error
-    except OSError as error:
-        raise ConfigError(f"{flag} {prefix}: {error.filename} cannot be read: {error.strerror}") from error

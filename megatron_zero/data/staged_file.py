@@ -34,10 +34,10 @@ class StagedFile:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.bytes_written = 0
-        self.temporary = temporary_path(self.path)
-        self._sealed = False
         if self.path.is_dir():
             raise IsADirectoryError(f"cannot write {self.path}: a folder of that name is in the way")
+        self.temporary = temporary_path(self.path)
+        self._sealed = False
         try:
             self._file = open(self.temporary, "xb")  # noqa: SIM115 - closed by rename() or discard()
         except OSError as error:

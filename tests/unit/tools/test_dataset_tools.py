@@ -1,7 +1,9 @@
 """tools/merge_datasets.py, inspect_dataset.py and verify_dataset.py as a user calls them."""
 
 import json
+import os
 
+import numpy as np
 import pytest
 from helpers.tools import load_tool
 
@@ -98,6 +100,20 @@ def test_inspect_shows_ids_without_a_tokenizer_and_json_for_machines(tmp_path, c
     assert found["samples"] == [{"document": 0, "length": 3, "ids": [1, 2, 3], "text": None}]
 
 
+def test_inspect_of_floating_point_says_what_is_not_shown_and_writes_valid_json(tmp_path, capsys):
+    with IndexedDatasetWriter(tmp_path / "a", dtype=np.dtype("<f4")) as writer:
+        writer.add_document([np.array([0.5, np.nan, -np.inf, 3.0], dtype="<f4")])
+    argv = [str(tmp_path / "a"), "--scan", "--sample", "1"]
+    assert inspect_dataset.main(argv) == 0
+    out = capsys.readouterr().out
+    assert "  values     0.5 to 3.0; NaN or infinite: 2\n" in out
+    assert "  0.5 null null 3.0\n  null: NaN or infinite, 2 of the 4 shown\n" in out
+    assert inspect_dataset.main([*argv, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert (found["smallest_id"], found["largest_id"], found["not_finite"]) == (0.5, 3.0, 2)
+    assert found["samples"][0]["ids"] == [0.5, None, None, 3.0]
+
+
 @pytest.mark.parametrize("documents", [[], [[]]])
 def test_inspect_of_nothing_is_no_error(tmp_path, capsys, documents):
     assert inspect_dataset.main([write(tmp_path / "a", documents), "--scan", "--sample", "2"]) == 0
@@ -110,8 +126,28 @@ def test_damaged_or_missing_pair_is_an_error(tmp_path, capsys, tool):
     (tmp_path / "a.bin").write_bytes(b"12345")
     assert tool.main([prefix]) == 1
     assert f"{prefix}.bin: 5 bytes, but the 1 sequences of {prefix}.idx take 6 (uint16)" in capsys.readouterr().err
-    assert tool.main([str(tmp_path / "nowhere")]) == 1
-    assert "nowhere" in capsys.readouterr().err
+    for missing, hint in (("nowhere", "e.g. my-gpt2"), ("a.bin", "did you type PREFIX.bin"), ("", "did you type a folder")):
+        assert tool.main([f"{tmp_path}/{missing}"]) == 1
+        error = capsys.readouterr().err
+        assert f"error: prefix {tmp_path}/{missing}: there is no file {tmp_path}/{missing}.idx; the prefix is" in error
+        assert hint in error
+
+
+@pytest.mark.parametrize("suffix", [".bin", ".idx"])
+@pytest.mark.parametrize("tool", [inspect_dataset, verify_dataset])
+def test_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path, capsys, tool, suffix):
+    prefix = write(tmp_path / "a", [[1, 2, 3]])
+    (tmp_path / f"a{suffix}").unlink()
+    os.mkfifo(tmp_path / f"a{suffix}")
+    assert tool.main([prefix]) == 1
+    assert f"prefix {prefix}: {prefix}{suffix} cannot be read: not a regular file (a pipe" in capsys.readouterr().err
+
+
+def test_verify_refuses_checksums_that_are_a_pipe(tmp_path, capsys):
+    prefix = write(tmp_path / "a", [[1, 2, 3]])
+    os.mkfifo(tmp_path / "a.sha256")
+    assert verify_dataset.main([prefix]) == 1
+    assert "a.sha256: not a regular file" in capsys.readouterr().err
 
 
 # ---- verify
