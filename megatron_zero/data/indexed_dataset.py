@@ -38,7 +38,7 @@ from .index_format import (
     write_index,
 )
 from .prefix_lock import PrefixLock
-from .publish_pair import publish_pair
+from .publish_pair import missing_index, publish_pair
 from .staged_file import Leftovers, StagedFile, clear_abandoned, signals_held
 
 
@@ -56,6 +56,8 @@ class IndexedDataset:
     def __init__(self, prefix: str | Path) -> None:
         self.prefix = str(prefix)
         self.idx_path, self.bin_path = idx_path(prefix), bin_path(prefix)
+        if fault := missing_index(self.bin_path, self.idx_path):
+            raise ConfigError(fault)
         index, data = _map_bytes(self.idx_path), _map_bytes(self.bin_path)
         header = parse_header(index[: HEADER.size].tobytes(), path=self.idx_path, file_bytes=len(index))
         self.dtype = header.dtype
@@ -139,6 +141,8 @@ def open_prefix(prefix: str, *, flag: str) -> IndexedDataset:
 def _prefix_hint(prefix: str) -> str:
     if prefix.endswith((".bin", ".idx")):
         return "; did you type PREFIX.bin or .idx?"
+    if bin_path(prefix).is_file():
+        return f"; {prefix}.bin alone is no pair (a run that was killed, or a copy half done?): make the pair again"
     return "; did you type a folder?" if prefix.endswith("/") or Path(prefix).is_dir() else ""
 
 
@@ -180,7 +184,8 @@ class IndexedDatasetWriter:
     pair: a good-looking .idx never stands beside an incomplete or older .bin, and files of the same name are replaced
     only when both new ones are complete and on the device. An error removes what was written and nothing else.
     `notes`: lines for the user, on temporary files of killed writers that were found (removed where they are surely
-    nobody's), and on a file system without locks.
+    nobody's), on a pair that one of them left half replaced (which this one makes good), and on a file system without
+    locks.
     Errors: ConfigError for an element that may not be written, or a prefix that another run is writing; OSError with
     the path, and with the state of the files where publishing them failed half-way.
     """
@@ -196,7 +201,9 @@ class IndexedDatasetWriter:
             lock = opened.enter_context(closing(PrefixLock(prefix)))
             found = [clear_abandoned(path) for path in (bin_path(prefix), idx_path(prefix))]
             leftovers = Leftovers(found[0].removed + found[1].removed, found[0].kept + found[1].kept)
-            self.notes = tuple(line for line in (lock.warning(), *leftovers.lines()) if line)
+            fault = missing_index(bin_path(prefix), idx_path(prefix))
+            interrupted = f"{fault}. This run makes it again" if fault else ""
+            self.notes = tuple(line for line in (lock.warning(), interrupted, *leftovers.lines()) if line)
             self._bin = opened.enter_context(StagedFile(bin_path(prefix)))
             self._idx = opened.enter_context(StagedFile(idx_path(prefix)))
             self._staged = opened.pop_all()

@@ -15,6 +15,7 @@ import numpy as np
 from ..config.fields import ConfigError
 from .index_format import TokenDtype, bin_path, idx_path
 from .indexed_dataset import IndexedDataset, IndexedDatasetWriter, open_prefix
+from .publish_pair import missing_index
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,9 @@ def _pairs_in(folder: str) -> tuple[str, ...]:
     names = {path.name for path in Path(folder).iterdir() if path.suffix in (".bin", ".idx")}
     stems = sorted({name[:-4] for name in names})
     for stem in stems:
+        prefix = Path(folder) / stem
+        if fault := missing_index(bin_path(prefix), idx_path(prefix)):
+            raise ConfigError(f"--input {folder}: {fault}")
         for suffix in (".bin", ".idx"):
             if stem + suffix not in names:
                 raise ConfigError(

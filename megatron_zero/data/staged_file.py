@@ -71,7 +71,13 @@ class StagedFile:
         """The first half of publish(): after a crash the rename may be undone until the folder is fsynced."""
         assert self._sealed, "seal() comes before publish()"
         with self._errors_named():
-            os.replace(self.temporary, self.path)  # still locked: nobody takes it for abandoned
+            try:
+                os.replace(self.temporary, self.path)  # still locked: nobody takes it for abandoned
+            except OSError:
+                # NFS sends a request again whose answer was lost, and the second one finds nothing to rename.
+                if not _is_named(self._file.fileno(), self.path):
+                    raise
+        with suppress(OSError):  # all of it is on the device since seal()
             self._file.close()
 
     def discard(self) -> None:

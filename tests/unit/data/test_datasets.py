@@ -104,6 +104,14 @@ def test_missing_file_is_named_with_the_flag(tmp_path, name, hint):
         build(data_path=("1", prefix, "1", str(tmp_path / name)))
 
 
+def test_bin_without_its_idx_is_told(tmp_path):
+    """A first run of preprocess_data that was killed between its two renames."""
+    prefix = write(tmp_path / "a", constant(1, documents=5))
+    (tmp_path / "a.idx").unlink()
+    with pytest.raises(ConfigError, match=r"there is no file .*a\.idx.*a\.bin alone is no pair .*make the pair again"):
+        build(data_path=(prefix,))
+
+
 def test_folder_in_the_place_of_a_file_is_named(tmp_path):
     (tmp_path / "d.idx").mkdir()
     with pytest.raises(ConfigError, match=r"--data-path .*d: .*d\.idx cannot be read: Is a directory"):

@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pytest
+from helpers.kill_points import killed_at_every_step
 from helpers.tools import load_tool
 
 from megatron_zero.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
@@ -67,6 +68,75 @@ def test_merge_with_a_damaged_input_writes_nothing(tmp_path, capsys):
     assert merge_datasets.main(argv) == 1
     assert "b.idx: 61 bytes, but" in capsys.readouterr().err
     assert not list(tmp_path.glob("out*"))
+
+
+# ---- over a prefix at which an earlier run was killed
+
+REPLACE = """
+import os
+from megatron_zero.data.indexed_dataset import IndexedDatasetWriter
+
+def write(folder, document):
+    with IndexedDatasetWriter(folder / "out_text_document", vocab_size=100) as writer:
+        writer.add_document(document)
+
+def prepare(folder):
+    write(folder, [[1, 2]])
+
+def act(folder):
+    write(folder, [[3, 4]])
+"""
+PAIR = ["out_text_document.bin", "out_text_document.idx"]
+
+
+@pytest.fixture
+def killed(tmp_path):
+    """Folders of runs that were killed, one for each set of names that can be left."""
+    (tmp_path / "killed").mkdir()
+    by_names = {}
+    for each in killed_at_every_step(REPLACE, tmp_path / "killed"):
+        names = {".tmp" if path.suffix == ".tmp" else path.name for path in each.folder.iterdir()}
+        by_names[frozenset(names)] = each.folder
+    assert len(by_names) >= 5
+    return list(by_names.values())
+
+
+@pytest.mark.parametrize("tool", ["preprocess", "merge"])
+def test_next_run_over_the_prefix_makes_the_pair_and_names_what_was_left(tmp_path, capsys, killed, tool):
+    preprocess(tmp_path, "b", output="expected")
+    for folder in killed:
+        interrupted = not (folder / PAIR[1]).exists()
+        capsys.readouterr()
+        if tool == "preprocess":
+            preprocess(folder, "b", output="out")
+            (folder / "b").unlink()
+        else:
+            argv = [
+                "--input",
+                str(tmp_path / "expected_text_document"),
+                "--output-prefix",
+                str(folder / "out_text_document"),
+            ]
+            assert merge_datasets.main(argv) == 0
+        assert (f"{PAIR[1]}.previous belongs to" in capsys.readouterr().err) == interrupted
+        assert sorted(path.name for path in folder.iterdir()) == PAIR
+        for name in PAIR:
+            assert (folder / name).read_bytes() == (tmp_path / name.replace("out", "expected")).read_bytes()
+
+
+def test_every_reader_names_the_index_that_stands_aside(tmp_path, capsys, killed):
+    for folder in killed:
+        if (folder / PAIR[1]).exists():
+            continue
+        prefix = str(folder / "out_text_document")
+        for tool, argv in (
+            (inspect_dataset, [prefix]),
+            (verify_dataset, [prefix, "--vocab-size", "100"]),
+            (merge_datasets, ["--input", prefix, "--output-prefix", str(tmp_path / "merged")]),
+        ):
+            capsys.readouterr()
+            assert tool.main(argv) == 1
+            assert f"{prefix}.idx.previous belongs to" in capsys.readouterr().err
 
 
 # ---- inspect
