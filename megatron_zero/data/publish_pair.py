@@ -70,17 +70,20 @@ def missing_index(bin_path: Path, idx_path: Path) -> str | None:
     happened = f"{idx_path} is not there: a run that replaced this pair was killed, or failed, between its renames"
     for aside in found:
         if _may_describe(aside, bin_path):
-            kind = "the one before that run" if aside.name.endswith(PREVIOUS) else "the new one"
             return (
-                f"{happened}. {aside} belongs to the .bin of then and has the right size: if {bin_path} "
-                f"({_written(bin_path)}) is still that file, {kind}, mv '{aside}' '{idx_path}' gives the pair back; "
+                f"{happened}. {aside} belongs to {_owner(aside)}, and gives the size of {bin_path} "
+                f"({_written(bin_path)}): if that is still the same file, mv '{aside}' '{idx_path}' completes the pair; "
                 "else make the pair again"
             )
     aside = found[-1]
     return (
-        f"{happened}. {aside} belongs to the .bin of then, and {bin_path} ({_written(bin_path)}) is another, later one: "
-        "make the pair again, and leave that index alone unless you have its .bin"
+        f"{happened}. {aside} belongs to {_owner(aside)}, and {bin_path} ({_written(bin_path)}) is another one: make the "
+        "pair again"
     )
+
+
+def _owner(aside: Path) -> str:
+    return "the .bin that was there before" if aside.name.endswith(PREVIOUS) else "the .bin that this run wrote"
 
 
 def _may_describe(aside: Path, bin_path: Path) -> bool:
