@@ -20,6 +20,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from megatron_zero.data.staged_file import StagedFile
+from megatron_zero.data.tool_flags import whole_number
+from megatron_zero.data.tool_process import run_tool, say
 
 NAME = "collect_python_sources.py"
 FOREIGN_FOLDERS = frozenset({"site-packages", "dist-packages", "__pycache__"})
@@ -36,7 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=NAME, description=__doc__.split("\n")[0], allow_abbrev=False)
     parser.add_argument("--output", required=True, type=Path, help="JSON lines file to write: keys text and file")
     parser.add_argument("--root", type=Path, default=Path(sysconfig.get_path("stdlib")), help="folder to collect from")
-    parser.add_argument("--max-bytes", type=int, default=None, help="stop before the text exceeds this many bytes")
+    parser.add_argument(
+        "--max-bytes", type=whole_number(1), default=None, help="stop before the text exceeds this many bytes"
+    )
     options = parser.parse_args(argv)
     try:
         counts = collect(options.root, options.output, max_bytes=options.max_bytes)
@@ -46,9 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if counts["documents"] == 0:
         print(f"{NAME}: error: no Python source in {options.root}; nothing was written", file=sys.stderr)
         return 1
-    print(f"{options.output}: {counts.pop('documents')} documents, {counts.pop('bytes') / 1e6:.1f} MB of text")
+    say(f"{options.output}: {counts.pop('documents')} documents, {counts.pop('bytes') / 1e6:.1f} MB of text")
     for reason, files in sorted(counts.items()):
-        print(f"  left out, {reason}: {files} files")
+        say(f"  left out, {reason}: {files} files")
     return 0
 
 
@@ -101,4 +105,4 @@ def _raise(error: OSError) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_tool(main))

@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -20,6 +21,8 @@ import torch
 from megatron_zero.checkpoint.folder import latest_iteration
 from megatron_zero.checkpoint.load import load_checkpoint, stored_tensors
 from megatron_zero.checkpoint.tensors import TensorSlice
+from megatron_zero.data.tool_flags import number_from_zero, whole_number
+from megatron_zero.data.tool_process import run_tool
 from megatron_zero.distributed.context import ParallelAxis
 
 
@@ -71,12 +74,12 @@ def compare_weights(first: Path, second: Path) -> bool:
     return not differing
 
 
-def main(argv: list[str]) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     losses = commands.add_parser("losses", help="two --log-jsonl files")
-    losses.add_argument("--steps", type=int, required=True, help="compare steps 1 to this")
-    losses.add_argument("--tolerance", type=float, required=True, help="largest relative difference")
+    losses.add_argument("--steps", type=whole_number(1), required=True, help="compare steps 1 to this")
+    losses.add_argument("--tolerance", type=number_from_zero, required=True, help="largest relative difference")
     weights = commands.add_parser("weights", help="two --save folders")
     for command in (losses, weights):
         command.add_argument("first", type=Path)
@@ -90,4 +93,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_tool(main))

@@ -3,7 +3,8 @@
     python tools/inspect_dataset.py data/my_text_document --sample 3 --tokenizer-type GPT2BPETokenizer \\
         --vocab-file vocab.json --merge-file merges.txt
 
-.idx is checked against .bin; .bin itself is read with --scan only.
+.idx is checked against .bin; .bin itself is read with --scan only. NaN and infinities, in pairs of a floating-point type,
+are counted and shown as null.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import sys
 from collections.abc import Sequence
 
 from megatron_zero.config.fields import ConfigError
-from megatron_zero.data.indexed_dataset import IndexedDataset
+from megatron_zero.data.indexed_dataset import open_prefix
 from megatron_zero.data.summary import LengthBucket, Sample, Summary, sample_documents, summarize
 from megatron_zero.data.tokenizer import build_tokenizer
 from megatron_zero.data.tokenizer_flags import add_tokenizer_flags, tokenizer_config
+from megatron_zero.data.tool_flags import whole_number
+from megatron_zero.data.tool_process import run_tool
 
 NAME = "inspect_dataset.py"
 SAMPLE_IDS = 200
@@ -30,22 +33,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=NAME, description=__doc__.split("\n")[0], allow_abbrev=False)
     parser.add_argument("prefix", help="the pair, without .bin or .idx")
     parser.add_argument("--scan", action="store_true", help="read all of .bin for the smallest and largest id")
-    parser.add_argument("--sample", type=int, default=0, metavar="N", help="show the beginning of N documents")
+    parser.add_argument("--sample", type=whole_number(0), default=0, metavar="N", help="show the beginning of N documents")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     add_tokenizer_flags(parser, required=False, vocab_size=None)
     options = parser.parse_args(argv)
-    if options.sample < 0:
-        parser.error(f"--sample {options.sample}: not negative")
     try:
         tokenizer = build_tokenizer(tokenizer_config(options)) if options.tokenizer_type is not None else None
-        dataset = IndexedDataset(options.prefix)
+        dataset = open_prefix(options.prefix, flag="prefix")
         summary = summarize(dataset, scan=options.scan)
         samples = sample_documents(dataset, count=options.sample, max_ids=SAMPLE_IDS, tokenizer=tokenizer)
     except (ConfigError, OSError) as error:
         print(f"{NAME}: error: {error}", file=sys.stderr)
         return 1
     if options.json:
-        print(json.dumps(dataclasses.asdict(summary) | {"samples": [dataclasses.asdict(sample) for sample in samples]}))
+        found = dataclasses.asdict(summary) | {"samples": [dataclasses.asdict(sample) for sample in samples]}
+        print(json.dumps(found, allow_nan=False))
     else:
         print("\n".join([*summary_lines(summary), *(line for sample in samples for line in sample_lines(sample))]))
     return 0
@@ -60,8 +62,12 @@ def summary_lines(summary: Summary) -> list[str]:
         f"  length     min {summary.min_length}, median {summary.median_length:g}, mean {summary.mean_length:.1f}, "
         f"max {summary.max_length}",
     ]
-    if summary.largest_id is not None:
-        lines.append(f"  ids        {summary.smallest_id} to {summary.largest_id}")
+    if summary.largest_id is not None or summary.not_finite:
+        # Elements of a floating-point type are no ids.
+        what = "ids   " if summary.dtype.startswith(("int", "uint")) else "values"
+        among = "none is finite" if summary.largest_id is None else f"{summary.smallest_id} to {summary.largest_id}"
+        left_out = f"; NaN or infinite: {summary.not_finite}" if summary.not_finite else ""
+        lines.append(f"  {what}     {among}{left_out}")
     return lines + histogram_lines(summary.lengths)
 
 
@@ -78,10 +84,13 @@ def histogram_lines(buckets: Sequence[LengthBucket]) -> list[str]:
 
 
 def sample_lines(sample: Sample) -> list[str]:
-    shown = " ".join(map(str, sample.ids)) if sample.text is None else repr(sample.text)
+    ids = ("null" if token is None else str(token) for token in sample.ids)
+    shown = " ".join(ids) if sample.text is None else repr(sample.text)
     more = " ..." if sample.length > len(sample.ids) else ""
+    if None in sample.ids:
+        more += f"\n  null: NaN or infinite, {sample.ids.count(None)} of the {len(sample.ids)} shown"
     return [f"document {sample.document}, {sample.length} tokens", f"  {shown}{more}"]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_tool(main))

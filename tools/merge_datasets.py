@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from megatron_zero.config.fields import ConfigError
 from megatron_zero.data.indexed_dataset import IndexedDatasetWriter
 from megatron_zero.data.merge import merge, plan_merge
-from megatron_zero.data.stop_signals import exit_on_signals
+from megatron_zero.data.tool_flags import output_prefix
+from megatron_zero.data.tool_process import allow_open_files, run_tool, say
 
 NAME = "merge_datasets.py"
 
@@ -26,28 +27,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--input", nargs="+", required=True, metavar="PREFIX", help="pairs without .bin or .idx, or folders of pairs"
     )
-    parser.add_argument("--output-prefix", required=True, help="outputs are PREFIX.bin and PREFIX.idx")
+    parser.add_argument("--output-prefix", required=True, type=output_prefix, help="outputs are PREFIX.bin and PREFIX.idx")
     options = parser.parse_args(argv)
-    if options.output_prefix == "":
-        parser.error("--output-prefix '': empty; give FOLDER/NAME (an unset variable?)")
     try:
         plan = plan_merge(options.input, output=options.output_prefix)
         if text := plan.widening_text():
-            print(text)
+            say(text)
         with IndexedDatasetWriter(options.output_prefix, dtype=plan.dtype) as writer:
-            for line in writer.leftovers.lines():
+            for line in writer.notes:
                 print(line, file=sys.stderr)
             merge(plan, writer)
     except (ConfigError, OSError) as error:
         print(f"{NAME}: error: {error}", file=sys.stderr)
         return 1
-    print(
-        f"{len(plan.prefixes)} pairs, {writer.num_documents} documents, {writer.num_elements} tokens: wrote "
+    say(
+        f"{len(plan.datasets)} pairs, {writer.num_documents} documents, {writer.num_elements} tokens: wrote "
         f"{options.output_prefix}.bin and .idx ({plan.dtype.name})"
     )
     return 0
 
 
 if __name__ == "__main__":
-    exit_on_signals()
-    sys.exit(main())
+    allow_open_files()  # two for each pair
+    sys.exit(run_tool(main))

@@ -21,11 +21,12 @@ from megatron_zero.data.index_format import bin_path, idx_path
 from megatron_zero.data.indexed_dataset import IndexedDatasetWriter
 from megatron_zero.data.line_encoder import EncodeTask, LineEncoder
 from megatron_zero.data.ordered_pool import WorkerError, ordered_map
-from megatron_zero.data.preprocess_report import LISTED_BAD_LINES, Progress, Report, say, total_input_bytes
-from megatron_zero.data.stop_signals import exit_on_signals
+from megatron_zero.data.preprocess_report import LISTED_BAD_LINES, Progress, Report, total_input_bytes
 from megatron_zero.data.text_input import TextSource, find_sources
 from megatron_zero.data.text_pieces import piece_bytes_for, text_pieces
 from megatron_zero.data.tokenizer_flags import add_tokenizer_flags, tokenizer_config
+from megatron_zero.data.tool_flags import output_prefix, whole_number
+from megatron_zero.data.tool_process import run_tool, say
 
 NAME = "preprocess_data.py"
 
@@ -68,7 +69,7 @@ def preprocess(options: argparse.Namespace) -> Report:
     with ExitStack() as opened:
         writers = [opened.enter_context(IndexedDatasetWriter(prefix, vocab_size=vocab_size)) for prefix in prefixes]
         for writer in writers:
-            for line in writer.leftovers.lines():
+            for line in writer.notes:
                 print(line, file=sys.stderr)
         if encoder.note:
             say(encoder.note)
@@ -166,18 +167,22 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="JSON lines, one document each; plain, gzip or Zstandard; quoted patterns; - is standard input",
     )
     parser.add_argument("--json-keys", nargs="+", default=["text"], metavar="KEY", help="keys whose texts are taken")
-    parser.add_argument("--output-prefix", required=True, help="outputs are PREFIX_KEY_document.bin and .idx")
+    parser.add_argument(
+        "--output-prefix", required=True, type=output_prefix, help="outputs are PREFIX_KEY_document.bin and .idx"
+    )
     add_tokenizer_flags(parser, required=True, vocab_size=786)
     parser.add_argument("--append-eod", action="store_true", help="end-of-document id after each document")
     parser.add_argument(
         "--no-special-tokens", action="store_true", help="a literal <|endoftext|> in text becomes plain pieces"
     )
     parser.add_argument("--on-error", choices=("raise", "skip"), default="raise", help="what a bad line does")
-    parser.add_argument("--workers", type=_positive, required=True, help="processes that encode")
-    parser.add_argument("--log-interval", type=_positive, default=1000, help="documents between lines, without a bar")
+    parser.add_argument("--workers", type=whole_number(1), required=True, help="processes that encode")
+    parser.add_argument("--log-interval", type=whole_number(1), default=1000, help="documents between lines, without a bar")
     parser.add_argument("--dataset-impl", default="mmap", help="mmap, the only one left")
     parser.add_argument("--keep-sequential-samples", action="store_true", help="accepted: the order is always kept")
-    parser.add_argument("--partitions", type=_positive, default=1, help="accepted: the files are the same for any number")
+    parser.add_argument(
+        "--partitions", type=whole_number(1), default=1, help="accepted: the files are the same for any number"
+    )
     for flag, values, _ in REFUSED:
         parser.add_argument(flag, help=argparse.SUPPRESS, **({"nargs": 0} if values == 0 else {}), action=_Given)
     options = parser.parse_args(argv)
@@ -193,8 +198,6 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     faults += [
         f"--json-keys {key!r}: a key becomes part of a file name, so it has no /" for key in options.json_keys if "/" in key
     ]
-    if options.output_prefix == "":
-        faults.append("--output-prefix '': empty; give FOLDER/NAME (an unset variable?)")
     if faults:
         parser.error("; ".join(faults))
     return options
@@ -209,12 +212,5 @@ class _Given(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
-
-
 if __name__ == "__main__":
-    exit_on_signals()
-    sys.exit(main())
+    sys.exit(run_tool(main))

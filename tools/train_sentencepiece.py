@@ -24,19 +24,25 @@ import sentencepiece
 from megatron_zero.config.fields import ConfigError
 from megatron_zero.data.line_encoder import BadLineError, texts_of_line
 from megatron_zero.data.staged_file import StagedFile
-from megatron_zero.data.stop_signals import exit_on_signals
 from megatron_zero.data.text_input import TextSource, find_sources
 from megatron_zero.data.text_pieces import MAX_PIECE_BYTES, text_pieces
+from megatron_zero.data.tool_flags import whole_number
+from megatron_zero.data.tool_process import run_tool, say
 
 NAME = "train_sentencepiece.py"
 SENTENCEPIECE_SPACE = "\u2581"
 MAX_LINE_BYTES = 1 << 20  # the library leaves longer sentences out without a word; such lines are cut instead
 MIN_PIECES = 3 + 1 + 256  # unknown, begin, end; the newline; the bytes
+MAX_PIECES = 2**31 - 1  # the library's numbers
+MAX_THREADS = 1024  # the library's rule
 
 
 @dataclass(slots=True)
 class Corpus:
-    """The lines of the documents, up to a number of characters; counts what it has given so far."""
+    """The lines of the documents, up to a number of characters; counts what it has given so far.
+
+    fault: what ended lines() early; the library would wrap it in an error of its own, whatever it is.
+    """
 
     inputs: Sequence[TextSource]
     key: str
@@ -44,9 +50,17 @@ class Corpus:
     documents: int = 0
     characters: int = 0
     left_out: int = 0
+    fault: BaseException | None = None
 
     def lines(self) -> Iterator[str]:
         """Lines without their newline, not empty. Errors: ConfigError naming file and line of a bad document."""
+        try:
+            yield from self._lines()
+        except BaseException as error:
+            self.fault = error
+            raise
+
+    def _lines(self) -> Iterator[str]:
         for text in self._texts():
             if SENTENCEPIECE_SPACE in text:
                 self.left_out += 1
@@ -78,11 +92,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--input", nargs="+", required=True, metavar="FILE", help="JSON lines; also gzip, Zstandard, -")
     parser.add_argument("--json-key", default="text", help="key that holds a document's text")
     parser.add_argument("--output", required=True, type=Path, help="model file to write")
-    parser.add_argument("--vocab-size", type=int, default=4096, help="number of pieces")
+    parser.add_argument("--vocab-size", type=whole_number(MIN_PIECES, MAX_PIECES), default=4096, help="number of pieces")
     parser.add_argument(
-        "--max-characters", type=int, default=50_000_000, help="train on the first documents, up to this much text"
+        "--max-characters",
+        type=whole_number(1),
+        default=50_000_000,
+        help="train on the first documents, up to this much text",
     )
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=whole_number(1, MAX_THREADS), default=2)
     options = parser.parse_args(argv)
     started = time.monotonic()
     try:
@@ -92,12 +109,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ConfigError, OSError) as error:
         print(f"{NAME}: error: {error}", file=sys.stderr)
         return 1
-    print(
+    say(
         f"{options.output}: {options.vocab_size} pieces from {corpus.documents} documents, "
         f"{corpus.characters / 1e6:.1f} million characters, in {time.monotonic() - started:.1f} s"
     )
     if corpus.left_out > 0:
-        print(f"  left out, holds U+2581, which SentencePiece gives back as a space: {corpus.left_out} documents")
+        say(f"  left out, holds U+2581, which SentencePiece gives back as a space: {corpus.left_out} documents")
     return 0
 
 
@@ -109,9 +126,7 @@ def check_output(output: Path, inputs: Sequence[TextSource]) -> None:
 
 
 def train(corpus: Corpus, output: Path, *, vocab_size: int, threads: int) -> None:
-    """Train on the corpus and write the model file. Errors: ConfigError; OSError with the path."""
-    if vocab_size < MIN_PIECES:
-        raise ConfigError(f"--vocab-size {vocab_size}: the bytes and special pieces alone are {MIN_PIECES}")
+    """Train on the corpus and write the model file. Errors: ConfigError, also of the corpus; OSError with the path."""
     model = io.BytesIO()
     with StagedFile(output) as file:  # a path that cannot be written ends the run before the training
         try:
@@ -131,6 +146,8 @@ def train(corpus: Corpus, output: Path, *, vocab_size: int, threads: int) -> Non
                 minloglevel=2,
             )
         except RuntimeError as error:
+            if corpus.fault is not None:
+                raise corpus.fault from None
             raise ConfigError(
                 f"SentencePiece cannot make {vocab_size} pieces of {corpus.documents} documents with "
                 f"{corpus.characters} characters: {error}; give more text or a smaller --vocab-size"
@@ -141,5 +158,4 @@ def train(corpus: Corpus, output: Path, *, vocab_size: int, threads: int) -> Non
 
 
 if __name__ == "__main__":
-    exit_on_signals()
-    sys.exit(main())
+    sys.exit(run_tool(main))

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from megatron_zero.config.fields import ConfigError
 from megatron_zero.data.tokenizer import build_tokenizer
 from megatron_zero.data.tokenizer_flags import add_tokenizer_flags, tokenizer_config
+from megatron_zero.data.tool_process import run_tool
 from megatron_zero.data.verification import Verification, checksums_path, verify, write_checksums
 
 NAME = "verify_dataset.py"
@@ -29,14 +30,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add_tokenizer_flags(parser, required=False, vocab_size=None)
     options = parser.parse_args(argv)
-    if options.vocab_size is not None and options.vocab_size < 1:
-        parser.error(f"--vocab-size {options.vocab_size}: at least 1")
     try:
         result = verify(options.prefix, vocab_size=vocab_size_of(options))
-        report(options.prefix, result, write=options.write_checksums)
+        said = verdict(options.prefix, result, write=options.write_checksums)
     except (ConfigError, OSError) as error:
         print(f"{NAME}: error: {error}", file=sys.stderr)
         return 1
+    for path, digest in result.checksums.items():
+        print(f"{digest}  {path}")
+    print(said, file=sys.stderr if result.num_faults > 0 else None)
     return 1 if result.num_faults > 0 else 0
 
 
@@ -48,22 +50,18 @@ def vocab_size_of(options: argparse.Namespace) -> int | None:
     return build_tokenizer(tokenizer_config(options)).vocab_size
 
 
-def report(prefix: str, result: Verification, *, write: bool) -> None:
-    """Errors: OSError."""
-    for path, digest in result.checksums.items():
-        print(f"{digest}  {path}")
+def verdict(prefix: str, result: Verification, *, write: bool) -> str:
+    """What is said of the pair; writes the checksums of a sound one, if it has none. Errors: OSError."""
     if result.num_faults > 0:
         more = result.num_faults - len(result.faults)
         lines = [*result.faults, *([f"and {more} more"] if more > 0 else [])]
-        print(f"{NAME}: {prefix}: faults: {result.num_faults}\n" + "\n".join(f"  {line}" for line in lines), file=sys.stderr)
-        return
+        return f"{NAME}: {prefix}: faults: {result.num_faults}\n" + "\n".join(f"  {line}" for line in lines)
     if checksums_path(prefix).exists():
-        print(f"{prefix}: sound, and as {checksums_path(prefix)} has it")
-    elif write:
-        print(f"{prefix}: sound; wrote {write_checksums(prefix, result.checksums)}")
-    else:
-        print(f"{prefix}: sound")
+        return f"{prefix}: sound, and as {checksums_path(prefix)} has it"
+    if write:
+        return f"{prefix}: sound; wrote {write_checksums(prefix, result.checksums)}"
+    return f"{prefix}: sound"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_tool(main))

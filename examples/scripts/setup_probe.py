@@ -32,7 +32,7 @@ TESTED_PYTHON = ("3.11", "3.12")
 EXTENSIONS = ("_C_adam", "_C_dataset")
 # Missing in an environment that is only used, not made, they cost a part of tests/run.sh, or speed, or one kind of
 # input; who meets that is told.
-OPTIONAL = ("ruff", "mypy", "megatron-core", "tokenizers", "transformers>=4.46", "tiktoken>=0.9", "zstandard")
+OPTIONAL = ("ruff", "mypy", "megatron-core", "tokenizers", "transformers>=4.46", "tiktoken>=0.9", "zstandard>=0.18")
 
 
 @dataclass(frozen=True)

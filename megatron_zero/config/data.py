@@ -36,7 +36,10 @@ class DataConfig:
         "infer", flag="--data-impl", kind="str", choices=("mmap", "infer"), help="dataset implementation"
     )
     num_workers: int = knob(
-        2, flag="--num-workers", kind="int", help="0: batches are read in the step; > 0: read ahead by a thread"
+        2,
+        flag="--num-workers",
+        kind="int",
+        help="0: micro-batches are read in the step; N > 0: N threads read up to 2 N of them ahead",
     )
     dataloader_type: str = knob(
         "single",
@@ -85,7 +88,7 @@ class TokenizerConfig:
     )
     vocab_file: str | None = knob(None, flag="--vocab-file", kind="str", help="GPT-2 vocab.json")
     merge_file: str | None = knob(None, flag="--merge-file", kind="str", help="GPT-2 merges.txt")
-    vocab_size: int | None = knob(None, flag="--vocab-size", kind="int", help="vocabulary of NullTokenizer")
+    vocab_size: int | None = knob(None, flag="--vocab-size", kind="int", help="number of ids of NullTokenizer")
     trust_remote_code: bool = knob(
         False, flag="--trust-remote-code", kind="bool", switch=True, help="let HFTokenizer run code of its folder"
     )

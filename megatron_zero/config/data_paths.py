@@ -33,7 +33,10 @@ def parse_blend(words: Sequence[str], *, flag: str) -> Blend:
     if all(number is None for number in numbers):
         return _checked(Blend(tuple(words), None), flag)
     if len(words) % 2:
-        raise ConfigError(f"{shown}: {len(words)} words; weights and prefixes come in pairs, WEIGHT PREFIX WEIGHT PREFIX")
+        raise ConfigError(
+            f"{shown}: {len(words)} words; weights and prefixes come in pairs, WEIGHT PREFIX WEIGHT PREFIX (a prefix that "
+            "reads as a number is written ./2024)"
+        )
     for word, number in zip(words[::2], numbers, strict=True):
         if number is None or not 0.0 < number < math.inf:
             raise ConfigError(
@@ -49,13 +52,18 @@ def named_prefixes(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(words[1::2] if weighted else words)
 
 
-def check_data_paths(config: DataConfig) -> None:
-    """ConfigError unless exactly one way to name the data is taken, and what it says can be read."""
-    per_split = {
+def words_of_splits(config: DataConfig) -> dict[str, tuple[str, ...]]:
+    """Flag -> words, of the flags that name the data of train, valid and test each by itself."""
+    return {
         "--train-data-path": config.train_data_path,
         "--valid-data-path": config.valid_data_path,
         "--test-data-path": config.test_data_path,
     }
+
+
+def check_data_paths(config: DataConfig) -> None:
+    """ConfigError unless exactly one way to name the data is taken, and what it says can be read."""
+    per_split = words_of_splits(config)
     ways = {
         "--data-path": bool(config.data_path),
         "--data-args-path": config.data_args_path is not None,

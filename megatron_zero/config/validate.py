@@ -18,7 +18,7 @@ from .data_paths import check_data_paths, named_prefixes
 from .derive import check_rampup
 from .fields import ConfigError, Knob, collect, raise_all
 from .tree import RunConfig, walk_knobs
-from .values import show
+from .values import show, split_shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,7 +404,7 @@ def tokenizer_has_its_files(subject: Subject) -> None:
 
 
 def split_leaves_training_data(subject: Subject) -> None:
-    if float(subject.config.data.split.split(",")[0]) == 0:
+    if split_shares(subject.config.data.split)[0] == 0:
         raise subject.reject("data.split", "leaves no documents to train on")
 
 

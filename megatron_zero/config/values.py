@@ -38,14 +38,27 @@ def int_from_text(text: str) -> int:
 
 
 def split_from_text(text: str) -> str:
-    """The text itself, once it is known to be one to three shares ("969, 30, 1")."""
+    """The text itself, once it is known to be one to three shares."""
+    split_shares(text)
+    return text
+
+
+def split_shares(text: str) -> tuple[float, float, float]:
+    """Weights of train, valid and test as typed, e.g. "969, 30, 1"; missing ones are 0. They need not sum to 1.
+
+    Between them a comma, a slash or blanks, as in Megatron. Raises ValueError(rule).
+    """
+    words = [word for word in re.split(r"[,/\s]+", text.strip()) if word]
     try:
-        shares = [float_from_text(part.strip()) for part in text.split(",")]
+        shares = [float_from_text(word) for word in words]
     except ValueError:
         raise ValueError("must be up to three numbers with commas between: train,valid,test") from None
-    if len(shares) > 3 or min(shares) < 0 or sum(shares) <= 0:
-        raise ValueError("must be up to three shares, none negative, not all zero: train,valid,test")
-    return text
+    if not 1 <= len(shares) <= 3:
+        raise ValueError(f"must be one to three numbers, not {len(shares)}: train,valid,test, like 969,30,1")
+    if not all(0.0 <= share < math.inf for share in shares) or sum(shares) <= 0.0:
+        raise ValueError("must be up to three finite shares, none negative, not all zero: train,valid,test")
+    train, valid, test = shares + [0.0] * (3 - len(shares))
+    return train, valid, test
 
 
 def from_words(knob: Knob, words: Sequence[str]) -> Any:

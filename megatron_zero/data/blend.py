@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -21,6 +22,7 @@ from .gpt_dataset import GPTDataset
 from .index_cache import IndexCache
 
 SURPLUS: Final = 0.005  # of what a set is expected to give, so that rounding never runs it dry
+COUNT_ENTRIES: Final = 1 << 22  # at a time: numpy counts in int64 copies
 
 
 def normalize(weights: Sequence[float]) -> NDArray[np.float64]:
@@ -53,23 +55,29 @@ class SampleSource(Protocol):
     def __getitem__(self, index: int) -> NDArray[np.int64]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class BlendOrder:
+    """dataset_index: [n] int16, the set of each entry.   dataset_sample_index: [n] int64, which of its samples.
+
+    samples_of_sets: [sets] int64, entries of each. Counted when the order is made, so that no rank reads all of it again.
+    """
+
+    dataset_index: NDArray[np.int16]
+    dataset_sample_index: NDArray[np.int64]
+    samples_of_sets: NDArray[np.int64]
+
+
 class BlendedDataset:
     """Entry i is sample `sample_index[i]` of parts[dataset_index[i]].
 
     shares: of each part, adding up to 1.   dataset_index: [n] int16.   sample_index: [n] int64.
+    samples_of_parts: how many samples of each part are read in one walk through this data set.
     """
 
-    def __init__(
-        self,
-        parts: Sequence[GPTDataset],
-        shares: NDArray[np.float64],
-        dataset_index: NDArray[np.int16],
-        sample_index: NDArray[np.int64],
-        *,
-        name: str,
-    ) -> None:
+    def __init__(self, parts: Sequence[GPTDataset], shares: NDArray[np.float64], order: BlendOrder, *, name: str) -> None:
         self.name, self.parts, self.shares = name, tuple(parts), shares
-        self.dataset_index, self.sample_index = dataset_index, sample_index
+        self.dataset_index, self.sample_index = order.dataset_index, order.dataset_sample_index
+        self.samples_of_parts: tuple[int, ...] = tuple(order.samples_of_sets.tolist())
 
     def __len__(self) -> int:
         return len(self.dataset_index)
@@ -85,10 +93,6 @@ class BlendedDataset:
         """Of the data of all parts and their shares."""
         parts = [[part.fingerprint, part.documents.sequences.start, part.documents.sequences.stop] for part in self.parts]
         return hashlib.sha256(json.dumps([parts, self.shares.tolist()]).encode()).hexdigest()
-
-    def samples_of_parts(self) -> list[int]:
-        """How many samples of each part are read in one walk through this data set."""
-        return [int(count) for count in np.bincount(self.dataset_index, minlength=len(self.parts))]
 
 
 MakePart = Callable[[int, "int | None"], GPTDataset]
@@ -110,9 +114,9 @@ def blend(
     """
     if weights is None and num_samples <= sum(one_epoch):
         shares = normalize(one_epoch)
-        dataset_index, sample_index = _order(shares, num_samples, one_epoch, cache)
+        order = _order(shares, num_samples, one_epoch, cache)
         parts = [make_part(i, None) for i in range(len(one_epoch))]
-        return BlendedDataset(parts, shares, dataset_index, sample_index, name=name)
+        return BlendedDataset(parts, shares, order, name=name)
     if weights is None and sum(one_epoch) == 0:
         raise ConfigError(
             f"{name}: none of the {len(one_epoch)} data sets holds a sample, so they have no proportions: give weights"
@@ -120,20 +124,18 @@ def blend(
     shares = normalize(one_epoch if weights is None else weights)
     targets = sample_targets(shares, num_samples)
     # Twice normalised, as in core: the second division may change a last bit, and with it the order.
-    dataset_index, sample_index = _order(normalize(shares.tolist()), sum(targets), None, cache)
-    drawn = np.bincount(dataset_index, minlength=len(targets)).tolist()
+    order = _order(normalize(shares.tolist()), sum(targets), None, cache)
+    drawn = order.samples_of_sets.tolist()
     parts = [make_part(i, with_surplus(target)) for i, target in enumerate(targets)]
     # Of many sets and few samples one may have to give more than the surplus covers; core fails there.
     parts = [part if len(part) >= drawn[i] else make_part(i, drawn[i]) for i, part in enumerate(parts)]
-    return BlendedDataset(parts, shares, dataset_index, sample_index, name=name)
+    return BlendedDataset(parts, shares, order, name=name)
 
 
-def _order(
-    shares: NDArray[np.float64], size: int, limits: Sequence[int] | None, cache: IndexCache
-) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
+def _order(shares: NDArray[np.float64], size: int, limits: Sequence[int] | None, cache: IndexCache) -> BlendOrder:
     recipe = {
         "kind": "blend",
-        "version": 1,
+        "version": 2,
         "shares": shares.tolist(),
         "size": size,
         "limits": None if limits is None else list(limits),
@@ -142,7 +144,18 @@ def _order(
     def build() -> dict[str, NDArray[Any]]:
         most = None if limits is None else np.array(limits, dtype=np.int64)
         dataset_index, sample_index = build_blend_index(shares, size=size, limits=most)
-        return {"dataset_index": dataset_index, "dataset_sample_index": sample_index}
+        return {
+            "dataset_index": dataset_index,
+            "dataset_sample_index": sample_index,
+            "samples_of_sets": samples_of_sets(dataset_index, len(shares)),
+        }
 
-    arrays = cache.get("blend", recipe, build)
-    return arrays["dataset_index"], arrays["dataset_sample_index"]
+    return BlendOrder(**cache.get("blend", recipe, build))
+
+
+def samples_of_sets(dataset_index: NDArray[np.int16], num_sets: int) -> NDArray[np.int64]:
+    """[num_sets] int64: entries of each set."""
+    counts = np.zeros(num_sets, dtype=np.int64)
+    for start in range(0, len(dataset_index), COUNT_ENTRIES):
+        counts += np.bincount(dataset_index[start : start + COUNT_ENTRIES], minlength=num_sets)
+    return counts

@@ -15,7 +15,7 @@ from ..config.fields import ConfigError
 from .blend import BlendedDataset, blend
 from .gpt_dataset import Documents, GPTDataset, TokenSource
 from .index_cache import IndexCache
-from .indexed_dataset import IndexedDataset
+from .indexed_dataset import open_prefix
 from .mock_data import MockTokens
 from .splits import SplitData, parse_split, split_data, split_ranges
 
@@ -53,9 +53,8 @@ class DataSets:
             if isinstance(dataset, GPTDataset):
                 yield _describe(dataset, len(dataset), "")
             elif dataset is not None:
-                for part, samples, share in zip(
-                    dataset.parts, dataset.samples_of_parts(), dataset.shares.tolist(), strict=True
-                ):
+                counts, shares = dataset.samples_of_parts, dataset.shares.tolist()
+                for part, samples, share in zip(dataset.parts, counts, shares, strict=True):
                     yield _describe(part, samples, f" (weight {share:.6g})")
 
 
@@ -87,7 +86,7 @@ def build_datasets(
     for data, request in zip(split_data(config), requests, strict=True):
         dataset = None
         if request.num_samples > 0:
-            fault = builder.lack(data, request.num_samples)
+            fault = builder.lack(data)
             if fault is None:
                 dataset = builder.build(data, request.num_samples)
             elif request.optional:
@@ -107,7 +106,7 @@ def _way_to_ask_for_none(name: str) -> str:
 
 
 class _Builder:
-    """Opens each source once, however many splits use it."""
+    """Opens each source once, however many splits use it, and adds up the lengths of each split's documents once."""
 
     def __init__(
         self,
@@ -122,8 +121,9 @@ class _Builder:
         self._config, self._seq_length, self._seed = config, seq_length, seed
         self._vocab_size, self._eod, self._tell = vocab_size, eod, tell
         self._sources: dict[str | None, tuple[TokenSource, str]] = {}
+        self._documents_of_splits: dict[str, list[Documents]] = {}
 
-    def lack(self, data: SplitData, num_samples: int) -> str | None:
+    def lack(self, data: SplitData) -> str | None:
         """What keeps a split from giving any samples, or None."""
         if data.blend is None and not data.mock:
             return f"{data.flag} is not given, so {data.name} has no data"
@@ -159,8 +159,10 @@ class _Builder:
         return blend(part, weights=weights, one_epoch=one_epoch, num_samples=num_samples, name=data.name, cache=caches[0])
 
     def _documents(self, data: SplitData) -> list[Documents]:
-        prefixes: tuple[str | None, ...] = (None,) if data.blend is None else data.blend.prefixes
-        return [self._part_of(prefix, data) for prefix in prefixes]
+        if data.name not in self._documents_of_splits:
+            prefixes: tuple[str | None, ...] = (None,) if data.blend is None else data.blend.prefixes
+            self._documents_of_splits[data.name] = [self._part_of(prefix, data) for prefix in prefixes]
+        return self._documents_of_splits[data.name]
 
     def _part_of(self, prefix: str | None, data: SplitData) -> Documents:
         source, fingerprint = self._open(prefix, data.flag)
@@ -190,17 +192,3 @@ def _cache_folders(data: SplitData) -> list[Path | None]:
     if data.blend is None:
         return [None]
     return [Path(prefix).parent / CACHE_FOLDER for prefix in data.blend.prefixes]
-
-
-def open_prefix(prefix: str, *, flag: str) -> IndexedDataset:
-    """The .bin/.idx pair of a prefix. Errors: ConfigError, also for a file that is not there or cannot be read."""
-    try:
-        return IndexedDataset(prefix)
-    except FileNotFoundError as error:
-        hint = "; did you type PREFIX.bin or .idx?" if Path(prefix).suffix in (".bin", ".idx") else ""
-        raise ConfigError(
-            f"{flag} {prefix}: there is no file {error.filename}; the prefix is what both names have before .bin and .idx, "
-            f"e.g. my-gpt2_text_document{hint}"
-        ) from error
-    except OSError as error:
-        raise ConfigError(f"{flag} {prefix}: {error.filename} cannot be read: {error.strerror}") from error

@@ -9,14 +9,15 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any, Final, Protocol
 
 from ..config.fields import ConfigError
 from .text_input import GZIP, ZSTD
+from .zstd_frames import MAX_WINDOW_BYTES, cut_frames
 
-MAX_ZSTD_WINDOW: Final = 1 << 31  # what `zstd --ultra --long=31` makes
-FEED_BYTES: Final = 1 << 14  # small, as repetitive text grows a thousandfold and more when it is unpacked
+FEED_BYTES: Final = 1 << 14  # of gzip, where data grows a thousandfold at most when it is unpacked
 GZIP_WINDOW_BITS: Final = 31  # zlib's way to ask for a gzip header and checksum
 
 
@@ -34,9 +35,13 @@ class Member(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """padding: bytes that may follow a member and mean nothing."""
+    """cut: makes of the packed data pieces that can be unpacked at once in bounded memory.
+
+    padding: bytes that may follow a member and mean nothing.
+    """
 
     name: str
+    cut: Callable[[Iterator[bytes]], Iterator[bytes]]
     new_member: Callable[[], Member]
     error: type[Exception]
     padding: bytes
@@ -45,16 +50,18 @@ class Codec:
 def codec_for(compression: str, *, name: str) -> Codec:
     """Errors: ConfigError naming the package where Zstandard cannot be unpacked."""
     if compression == GZIP:
-        return Codec("gzip", lambda: zlib.decompressobj(GZIP_WINDOW_BITS), zlib.error, b"\0")
+        cut = partial(cut_blocks, max_bytes=FEED_BYTES)
+        return Codec("gzip", cut, lambda: zlib.decompressobj(GZIP_WINDOW_BITS), zlib.error, b"\0")
     assert compression == ZSTD
     return _zstd_codec(name)
 
 
 def unpacked(blocks: Iterator[bytes], codec: Codec, *, name: str) -> Iterator[bytes]:
-    """Errors: OSError naming file and compressed byte, where the data is damaged or cut short."""
+    """In blocks of bounded size. Errors: OSError naming file and compressed byte, where the data is damaged or cut short;
+    ConfigError for Zstandard data that needs too much memory (zstd_frames.py)."""
     member: Member | None = None
     position = 0
-    for block in cut_blocks(blocks, FEED_BYTES):
+    for block in codec.cut(blocks):
         rest = block
         while rest:
             if member is None:
@@ -85,19 +92,20 @@ def cut_blocks(blocks: Iterator[bytes], max_bytes: int) -> Iterator[bytes]:
 
 
 def _zstd_codec(name: str) -> Codec:
+    cut = partial(cut_frames, name=name)
     # Python 3.14 has it in the standard library.
     zstd: Any = _module("compression.zstd")
     if zstd is not None:
-        option = {zstd.DecompressionParameter.window_log_max: MAX_ZSTD_WINDOW.bit_length() - 1}
-        return Codec("Zstandard", lambda: zstd.ZstdDecompressor(options=option), zstd.ZstdError, b"")
+        option = {zstd.DecompressionParameter.window_log_max: MAX_WINDOW_BYTES.bit_length() - 1}
+        return Codec("Zstandard", cut, lambda: zstd.ZstdDecompressor(options=option), zstd.ZstdError, b"")
     zstandard: Any = _module("zstandard")
     if zstandard is None:
         raise ConfigError(
             f"--input {name}: Zstandard data, and the Python package 'zstandard' is not installed: pip install zstandard, "
             "or unpack it on the way: zstd -dc FILE | ... --input -"
         )
-    unpacker = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW)
-    return Codec("Zstandard", unpacker.decompressobj, zstandard.ZstdError, b"")
+    unpacker = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
+    return Codec("Zstandard", cut, unpacker.decompressobj, zstandard.ZstdError, b"")
 
 
 def _module(name: str) -> Any:

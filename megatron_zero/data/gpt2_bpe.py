@@ -9,7 +9,6 @@ Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", sect
 from __future__ import annotations
 
 import heapq
-import json
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from ..config.fields import ConfigError
 from .gpt2_fast import fast_encoder
 from .gpt2_words import word_pattern
+from .json_text import read_json
 from .tokenizer_protocol import Tokenizer
 
 END_OF_TEXT: Final = "<|endoftext|>"
@@ -155,19 +155,23 @@ def merge_pieces(pieces: list[str], ranks: dict[tuple[str, str], int]) -> list[s
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
+    text = _text_of("--vocab-file", path)
     try:
-        ids = json.loads(_text_of("--vocab-file", path))
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise ConfigError(f"--vocab-file {path} is not JSON (a truncated copy?): {error}") from error
+        ids = read_json(text)
+    except ValueError as error:
+        raise ConfigError(f"--vocab-file {path} is {error} (a truncated copy?)") from error
     rule = f"--vocab-file {path} must map each piece to an id, the ids being 0 to their number - 1"
     if not isinstance(ids, dict):
         raise ConfigError(f"{rule}; it holds no JSON object")
+    pieces = dict[int, str]()
     for piece, token in ids.items():
         if type(token) is not int or not 0 <= token < len(ids):
-            raise ConfigError(f"{rule}; {piece!r} of its {len(ids)} pieces has {token!r}")
-    unused = set(range(len(ids))) - set(ids.values())
-    if unused:
-        raise ConfigError(f"{rule}; of its {len(ids)} pieces none has {min(unused)}")
+            raise ConfigError(f"{rule}; {_shown(piece)} of its {len(ids)} pieces has {_shown(token)}")
+        if token in pieces:
+            raise ConfigError(f"{rule}; {_shown(pieces[token])} and {_shown(piece)} of its {len(ids)} pieces have {token}")
+        if any("\ud800" <= character <= "\udfff" for character in piece):
+            raise ConfigError(f"--vocab-file {path}: {_shown(piece)} (id {token}) holds a lone surrogate: not text")
+        pieces[token] = piece
     missing = [piece for piece in (END_OF_TEXT, *byte_alphabet()) if piece not in ids]
     if missing:
         raise ConfigError(f"--vocab-file {path} lacks the piece {missing[0]!r}: not a vocabulary of GPT-2's kind")
@@ -178,14 +182,19 @@ def _read_merges(path: Path, ids: dict[str, int]) -> dict[tuple[str, str], int]:
     """Pair -> rank, the line's number; of a pair that comes twice the last line counts, as in GPT-2's own code. An
     optional first line '#version: ...' is left out."""
     ranks: dict[tuple[str, str], int] = {}
-    for number, line in enumerate(_text_of("--merge-file", path).split("\n"), start=1):
+    text = _text_of("--merge-file", path)
+    if not text.strip():
+        raise ConfigError(
+            f"--merge-file {path} is empty: a truncated copy? One without merges has the line '#version: 0.2' alone"
+        )
+    for number, line in enumerate(text.split("\n"), start=1):
         line = line.rstrip("\r")
         if line == "" or (number == 1 and line.startswith("#version")):
             continue
         left, _, right = line.partition(" ")
         if not {left, right, left + right} <= ids.keys():
             raise ConfigError(
-                f"--merge-file {path}, line {number}: {line!r} does not merge two pieces of --vocab-file into a third;"
+                f"--merge-file {path}, line {number}: {_shown(line)} does not merge two pieces of --vocab-file into a third;"
                 " the two files must belong together"
             )
         ranks[left, right] = number
@@ -201,8 +210,19 @@ def _read_merges(path: Path, ids: dict[str, int]) -> dict[tuple[str, str], int]:
 
 def _text_of(flag: str, path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8")
+        text = path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{flag} {path} is not UTF-8: {error}") from error
     except OSError as error:
         raise ConfigError(f"{flag} {path} cannot be read: {error}") from error
+    if text.startswith("\ufeff"):
+        raise ConfigError(
+            f"{flag} {path} begins with a byte order mark (bytes 0 to 2), which is no part of it: "
+            "save it as UTF-8 without one"
+        )
+    return text
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .gpt2_words import cut_long_space, rust_word_pattern
+from .tokenizer_protocol import is_failure, refusal
 
 if TYPE_CHECKING:
     from tiktoken import Encoding
@@ -132,16 +133,14 @@ def _merges_across(
 def _parts_by(encode: Callable[[str], Ids], text: str) -> list[Ids]:
     """What a function of tiktoken makes of the text's parts.
 
-    Errors: UnicodeEncodeError for a lone surrogate (tiktoken would encode U+FFFD in its place); RuntimeError where
-    tiktoken panics, which is no Exception by itself and names no text.
+    Errors: UnicodeEncodeError for a lone surrogate (tiktoken would encode U+FFFD in its place); ValueError where tiktoken
+    fails.
     """
     if not text.isascii():
         text.encode("utf-8")
     try:
         return [encode(part) for part in cut_long_space(text)]
     except BaseException as error:
-        if type(error).__name__ != "PanicException":
+        if not is_failure(error):
             raise
-        raise RuntimeError(
-            f"tiktoken failed on a text of {len(text)} characters that begins with {text[:40]!r}: {error}"
-        ) from error
+        raise refusal("tiktoken", text, error) from error

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ..config.fields import ConfigError
-from .tokenizer_protocol import Tokenizer
+from .json_text import read_json
+from .tokenizer_protocol import Tokenizer, is_failure, refusal
+
+SAVE_AGAIN: Final = "save the tokenizer there again, with its save_pretrained"
+JSON_FILES: Final = (
+    *("tokenizer_config.json", "tokenizer.json", "config.json", "special_tokens_map.json", "added_tokens.json"),
+    "vocab.json",
+)
+VOCABULARY_FILES: Final = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken", "*.spm")  # patterns
 
 
 class HFTokenizer(Tokenizer):
@@ -18,18 +27,18 @@ class HFTokenizer(Tokenizer):
     As in Megatron-core no token is put around a text (some tokenizers would begin it with their bos).
     special_tokens: whether literal special tokens in text become their ids, or are split like other text.
     trust_remote_code: whether Python code in the folder may be run.
-    encode raises UnicodeEncodeError for lone surrogates.
+    encode raises UnicodeEncodeError for lone surrogates, ValueError for other text that the library refuses (a word
+    without a piece, where there is no unk_token).
     """
+
+    refuses_text = True
 
     def __init__(self, folder: Path, *, trust_remote_code: bool = False, special_tokens: bool = True) -> None:
         self._tokenizer = _load(folder, trust_remote_code=trust_remote_code)
         self._split_special_tokens = not special_tokens
         pieces: dict[str, int] = self._tokenizer.get_vocab()
         if not pieces.keys() - set(self._tokenizer.all_special_tokens):
-            raise ConfigError(
-                f"--tokenizer-model {folder}: transformers finds no vocabulary in it; save the tokenizer there again, "
-                "with its save_pretrained"
-            )
+            raise ConfigError(f"--tokenizer-model {folder}: transformers finds no vocabulary in it; {SAVE_AGAIN}")
         # Ids may have gaps; the model's table must reach the last one.
         self.vocab_size: int = max(len(self._tokenizer), max(pieces.values()) + 1)
         eod: int | None = self._tokenizer.eos_token_id
@@ -38,13 +47,23 @@ class HFTokenizer(Tokenizer):
                 f"--tokenizer-model {folder} has no eos_token, which HFTokenizer ends a document with: "
                 "name one in its tokenizer_config.json"
             )
+        if type(eod) is not int or not 0 <= eod < self.vocab_size:
+            raise ConfigError(
+                f"--tokenizer-model {folder}: its eos_token has the id {eod!r}, and ids are 0 to {self.vocab_size - 1}: "
+                "name another one in its tokenizer_config.json"
+            )
         self.eod = eod
 
     def encode(self, text: str) -> list[int]:
         text.encode("utf-8")  # a lone surrogate would be a TypeError of tokenizers
-        ids: list[int] = self._tokenizer.encode(
-            text, add_special_tokens=False, split_special_tokens=self._split_special_tokens, verbose=False
-        )
+        try:
+            ids: list[int] = self._tokenizer.encode(
+                text, add_special_tokens=False, split_special_tokens=self._split_special_tokens, verbose=False
+            )
+        except BaseException as error:
+            if not is_failure(error):
+                raise
+            raise refusal("the Hugging Face tokenizer", text, error) from error
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -64,10 +83,33 @@ def _load(folder: Path, *, trust_remote_code: bool) -> Any:
         _refuse_code_elsewhere(folder)
     try:
         return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=trust_remote_code)
-    except Exception as error:  # transformers and tokenizers raise bare ones, among many others
+    except BaseException as error:
+        if not is_failure(error):
+            raise
         needs_trust = not trust_remote_code and "trust_remote_code" in str(error)
-        way_out = "\n--trust-remote-code lets it run; read that code first" if needs_trust else ""
-        raise ConfigError(f"--tokenizer-model {folder}: transformers cannot load it: {error}{way_out}") from error
+        way_out = "\n--trust-remote-code lets it run; read that code first" if needs_trust else f"; {SAVE_AGAIN}"
+        why = _fault_of_files(folder) or f"transformers cannot load it: {type(error).__name__}: {error}"
+        raise ConfigError(f"--tokenizer-model {folder}: {why}{way_out}") from error
+
+
+def _fault_of_files(folder: Path) -> str:
+    """What is wrong with the files by themselves, or "": an error of transformers often does not even name the file."""
+    for path in (folder / name for name in JSON_FILES):
+        if not os.path.lexists(path):
+            continue
+        try:
+            content = read_json(path.read_bytes().decode("utf-8"))
+        except OSError as error:
+            return f"its {path.name} cannot be read: {error.strerror}"
+        except UnicodeDecodeError as error:
+            return f"its {path.name} is not UTF-8: {error}"
+        except ValueError as error:
+            return f"its {path.name} is {error} (a truncated copy?)"
+        if not isinstance(content, dict):
+            return f"its {path.name} holds no JSON object"
+    if not any(True for pattern in VOCABULARY_FILES for _ in folder.glob(pattern)):
+        return f"it holds no vocabulary, none of {' '.join(VOCABULARY_FILES)}"
+    return ""
 
 
 def _refuse_code_elsewhere(folder: Path) -> None:
@@ -75,7 +117,7 @@ def _refuse_code_elsewhere(folder: Path) -> None:
     local_files_only says. Settings that cannot be read are for transformers to report."""
     for path in (folder / "tokenizer_config.json", folder / "config.json"):
         try:
-            settings = json.loads(path.read_bytes())
+            settings = read_json(path.read_bytes().decode("utf-8"))
         except (OSError, ValueError):
             continue
         named = re.search(r'"([^"]+)--[^"]+"', json.dumps(settings.get("auto_map") if isinstance(settings, dict) else ""))

@@ -1,16 +1,21 @@
 """Index arrays kept in a folder, so that they are built once and shared by the ranks of a node through its page cache.
 
 An entry is a description (JSON: everything that decides the arrays, and what the files must look like) and one .npy
-file per array, named by a digest of the description. Files appear complete or not at all, the description last. Two
-jobs that build one entry at the same time write equal files, and either may replace the other's: there is no lock to be
+file per array, named by a digest of the description. Files appear complete or not at all, the description last. Of
+several jobs that build one entry at the same time the first to name a file wins; the others find an equal one and leave
+it, because a rank may have it mapped, and on NFS a mapped file that is replaced kills the reader. There is no lock to be
 left behind. Knows nothing of what the arrays mean.
 """
 
 from __future__ import annotations
 
+import errno
+import filecmp
 import hashlib
 import io
 import json
+import os
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -22,12 +27,17 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from ..config.fields import ConfigError
-from .staged_file import StagedFile
+from .staged_file import StagedFile, clear_abandoned_in, fsync_folder
 
 Arrays = Mapping[str, NDArray[Any]]
 
 DIGEST_LETTERS: Final = 32
+ENTRY_NAMES: Final = rf".+-[0-9a-f]{{{DIGEST_LETTERS}}}(-\w+\.npy|\.json)"
 WRITE_BYTES: Final = 1 << 26
+LEFT_SECONDS: Final = 24 * 3600.0  # a temporary file of another machine that grew no more for so long is told
+
+# What file systems answer that have no hard links, or no more of them.
+NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 
 
 class CacheEntryError(ValueError):
@@ -64,6 +74,7 @@ class IndexCache:
         arrays = build()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            self._clear(self.folder)
             entry.store(arrays)
             return entry.load()
         except (OSError, CacheEntryError) as error:
@@ -77,6 +88,18 @@ class IndexCache:
                 "name a folder with --data-cache-path to share it"
             )
             return arrays
+
+    def _clear(self, folder: Path) -> None:
+        """Remove what killed builds of any entry left; that of other machines, which may live, is told when it is old."""
+        try:
+            found = clear_abandoned_in(folder, ENTRY_NAMES)
+            for path in found.removed:  # not those that were empty: another job may have made them this instant
+                self.tell(f"removed {path}, which a run that was killed left")
+            for path in found.kept:
+                if _age_seconds(path) > LEFT_SECONDS:
+                    self.tell(f"{path} seems to be left by a run that was killed on another machine: remove it if so")
+        except OSError as error:
+            self.tell(f"{folder} cannot be searched for files that killed runs left: {error}")
 
 
 class _Entry:
@@ -112,8 +135,10 @@ class _Entry:
             description.write(json.dumps({"recipe": self._recipe, "arrays": shapes}, indent=2).encode())
             description.seal()
             for file in staged:
-                file.publish()
-            description.publish()
+                _name(file)
+            _sync(self._description.parent)
+            _name(description)
+            _sync(self._description.parent)
 
     def _array_path(self, name: str) -> Path:
         return Path(f"{self._stem}-{name}.npy")
@@ -128,6 +153,45 @@ class _Entry:
         if array.dtype.str != dtype or array.shape != shape:
             raise CacheEntryError(f"{path} holds {array.dtype} {array.shape}, not {dtype} {shape}")
         return np.asarray(array)
+
+
+def _name(file: StagedFile) -> None:
+    """Give a sealed file its name, unless an equal one has it already: that one stays, whoever has it mapped."""
+    try:
+        os.link(file.temporary, file.path)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise OSError(error.errno, f"cannot write {file.path}: {error.strerror}") from error
+    else:
+        file.discard()  # its temporary name only, and at once: a kill from here on leaves nothing of this file
+        return
+    if not _holds_the_same(file.path, file.temporary):
+        file.rename()
+
+
+def _holds_the_same(path: Path, temporary: Path) -> bool:
+    """Read, not mapped: a file that fails under a mapping ends the process."""
+    try:
+        return filecmp.cmp(path, temporary, shallow=False)
+    except OSError:  # nothing of that name, or nothing that can be read
+        return False
+
+
+def _sync(folder: Path) -> None:
+    try:
+        fsync_folder(folder)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot write folder {folder}: {error.strerror}") from error
+
+
+def _age_seconds(path: Path) -> float:
+    """Since it was last written to; 0 where it is gone."""
+    try:
+        return time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def _write_npy(file: StagedFile, array: NDArray[Any]) -> None:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import mmap
+import os
+import stat
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from errno import EINVAL, EMFILE, ENFILE
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -35,7 +38,7 @@ from .index_format import (
     write_index,
 )
 from .prefix_lock import PrefixLock
-from .publish_pair import publish_pair
+from .publish_pair import missing_index, publish_pair
 from .staged_file import Leftovers, StagedFile, clear_abandoned, signals_held
 
 
@@ -53,6 +56,8 @@ class IndexedDataset:
     def __init__(self, prefix: str | Path) -> None:
         self.prefix = str(prefix)
         self.idx_path, self.bin_path = idx_path(prefix), bin_path(prefix)
+        if fault := missing_index(self.bin_path, self.idx_path):
+            raise ConfigError(fault)
         index, data = _map_bytes(self.idx_path), _map_bytes(self.bin_path)
         header = parse_header(index[: HEADER.size].tobytes(), path=self.idx_path, file_bytes=len(index))
         self.dtype = header.dtype
@@ -116,6 +121,31 @@ class IndexedDataset:
         return digest.hexdigest()
 
 
+def open_prefix(prefix: str, *, flag: str) -> IndexedDataset:
+    """The pair of a prefix that a user typed behind a flag. Errors: ConfigError, also for a file that is not there or
+    cannot be read."""
+    try:
+        return IndexedDataset(prefix)
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{flag} {prefix}: there is no file {error.filename}; the prefix is what both names have before .bin and .idx, "
+            f"e.g. my-gpt2_text_document{_prefix_hint(prefix)}"
+        ) from error
+    except OSError as error:
+        way_out = "; each pair takes two: ulimit -n allows more" if error.errno in (EMFILE, ENFILE) else ""
+        raise ConfigError(
+            f"{flag} {prefix}: {error.filename or 'its files'} cannot be read: {error.strerror}{way_out}"
+        ) from error
+
+
+def _prefix_hint(prefix: str) -> str:
+    if prefix.endswith((".bin", ".idx")):
+        return "; did you type PREFIX.bin or .idx?"
+    if bin_path(prefix).is_file():
+        return f"; {prefix}.bin alone is no pair (a run that was killed, or a copy half done?): make the pair again"
+    return "; did you type a folder?" if prefix.endswith("/") or Path(prefix).is_dir() else ""
+
+
 @dataclass(frozen=True, slots=True)
 class ElementRule:
     """Which values a writer takes: those of a vocabulary, or all of an element type."""
@@ -153,7 +183,9 @@ class IndexedDatasetWriter:
     Elements go to disk as they come; 4 bytes a sequence and 8 a document stay in memory. A clean exit publishes the
     pair: a good-looking .idx never stands beside an incomplete or older .bin, and files of the same name are replaced
     only when both new ones are complete and on the device. An error removes what was written and nothing else.
-    `leftovers`: temporary files of killed writers that were found, and removed where they are surely nobody's.
+    `notes`: lines for the user, on temporary files of killed writers that were found (removed where they are surely
+    nobody's), on a pair that one of them left half replaced (which this one makes good), and on a file system without
+    locks.
     Errors: ConfigError for an element that may not be written, or a prefix that another run is writing; OSError with
     the path, and with the state of the files where publishing them failed half-way.
     """
@@ -166,9 +198,12 @@ class IndexedDatasetWriter:
         self._document_index = array("q", [0])
         self._sealed = False
         with ExitStack() as opened:
-            opened.enter_context(closing(PrefixLock(prefix)))
+            lock = opened.enter_context(closing(PrefixLock(prefix)))
             found = [clear_abandoned(path) for path in (bin_path(prefix), idx_path(prefix))]
-            self.leftovers = Leftovers(found[0].removed + found[1].removed, found[0].kept + found[1].kept)
+            leftovers = Leftovers(found[0].removed + found[1].removed, found[0].kept + found[1].kept)
+            fault = missing_index(bin_path(prefix), idx_path(prefix))
+            interrupted = f"{fault}. This run makes it again" if fault else ""
+            self.notes = tuple(line for line in (lock.warning(), interrupted, *leftovers.lines()) if line)
             self._bin = opened.enter_context(StagedFile(bin_path(prefix)))
             self._idx = opened.enter_context(StagedFile(idx_path(prefix)))
             self._staged = opened.pop_all()
@@ -293,6 +328,10 @@ class IndexedDatasetWriter:
 
 def _map_bytes(path: Path) -> NDArray[np.uint8]:
     """The whole file as a read-only array over a mapping (an empty file cannot be mapped)."""
+    # Before open(): that of a pipe waits for a writer.
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise OSError(EINVAL, "not a regular file (a pipe or a device), and a pair is mapped", str(path))
     with open(path, "rb") as file:
         if file.seek(0, 2) == 0:
             return np.empty(0, dtype=np.uint8)

@@ -6,7 +6,6 @@ reason, and the rest of its piece is encoded all the same.
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,8 +18,9 @@ from numpy.typing import NDArray
 from ..config.data import TokenizerConfig
 from .gpt2_bpe import GPT2BPETokenizer
 from .index_format import TokenDtype, token_dtype
+from .json_text import read_json
 from .text_pieces import TextPiece
-from .tokenizer import NullTokenizer, build_tokenizer
+from .tokenizer import build_tokenizer
 
 JSON_TYPES: Final = MappingProxyType(
     {dict: "an object", list: "a list", str: "a text", bool: "true or false", int: "a number", float: "a number"}
@@ -89,8 +89,7 @@ class LineEncoder:
         # An array only where it is made as one: packing a list is cheaper than making an array of it first.
         is_gpt2 = isinstance(built, GPT2BPETokenizer)
         self._encode: Callable[[str], list[int] | NDArray[Any]] = built.encode_array if is_gpt2 else built.encode
-        # The others take any text; with this one a check has to try.
-        self._refuses_text = isinstance(built, NullTokenizer)
+        self._refuses_text = built.refuses_text
         self._keys, self._eod = tuple(keys), built.eod if append_eod else None
         self.vocab_size = built.vocab_size
         slow = built.why_python if isinstance(built, GPT2BPETokenizer) else ""
@@ -193,11 +192,15 @@ def texts_of_line(line: bytes, keys: Sequence[str]) -> list[str]:
     if not line.strip():
         raise BadLineError("blank; a line holds one JSON object")
     try:
-        document = json.loads(line.decode("utf-8"))
+        text = line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadLineError(f"not UTF-8 at byte {error.start} of the line") from error
-    except (ValueError, RecursionError) as error:
-        raise BadLineError(f"not JSON: {error}") from error
+    if text.startswith("\ufeff"):
+        raise BadLineError("begins with a byte order mark, which is no JSON; save the file as UTF-8 without one")
+    try:
+        document = read_json(text)
+    except ValueError as error:
+        raise BadLineError(str(error)) from error
     if not isinstance(document, dict):
         raise BadLineError(f"{JSON_TYPES.get(type(document), 'null')}, not a JSON object")
     return [_checked_text(document, key) for key in keys]

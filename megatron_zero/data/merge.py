@@ -14,43 +14,43 @@ import numpy as np
 
 from ..config.fields import ConfigError
 from .index_format import TokenDtype, bin_path, idx_path
-from .indexed_dataset import IndexedDataset, IndexedDatasetWriter
+from .indexed_dataset import IndexedDataset, IndexedDatasetWriter, open_prefix
+from .publish_pair import missing_index
 
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """dtypes[i] is the element type of prefixes[i]; dtype holds the values of all of them."""
+    """datasets: open, and checked whole.   dtype: holds the values of all of them."""
 
-    prefixes: tuple[str, ...]
-    dtypes: tuple[TokenDtype, ...]
+    datasets: tuple[IndexedDataset, ...]
     dtype: TokenDtype
 
     def widening_text(self) -> str:
         """Which types become a wider one, or ""."""
-        narrower = sorted({dtype.name for dtype in self.dtypes if dtype != self.dtype})
+        narrower = sorted({dataset.dtype.name for dataset in self.datasets if dataset.dtype != self.dtype})
         if not narrower:
             return ""
         return f"element types differ: {' and '.join(narrower)} become {self.dtype.name}, without loss"
 
 
 def plan_merge(inputs: Sequence[str], *, output: str) -> MergePlan:
-    """inputs: prefixes, and folders of which all pairs are taken by name. Every pair is opened, and so checked.
+    """inputs: prefixes, and folders of which all pairs are taken by name. Every pair is opened, once, and so checked.
 
     Errors: ConfigError for a file without its partner, a pair named twice, types that have no common one, an output
-    that is an input; those of IndexedDataset.
+    that is an input; those of open_prefix.
     """
     prefixes = tuple(prefix for name in inputs for prefix in (_pairs_in(name) if Path(name).is_dir() else (name,)))
     for prefix in prefixes:
         if prefix.endswith((".bin", ".idx")) and not bin_path(prefix).exists() and Path(prefix).exists():
             raise ConfigError(f"--input {prefix}: is a file; give the prefix, {prefix[:-4]}")
-    _check_different(prefixes, output)
-    dtypes = tuple(IndexedDataset(prefix).dtype for prefix in prefixes)
-    return MergePlan(prefixes, dtypes, common_dtype(dtypes))
+    datasets = tuple(open_prefix(prefix, flag="--input") for prefix in prefixes)
+    _check_different(datasets, output)
+    return MergePlan(datasets, common_dtype([dataset.dtype for dataset in datasets]))
 
 
 def merge(plan: MergePlan, writer: IndexedDatasetWriter) -> None:
-    for prefix in plan.prefixes:
-        writer.add_dataset(IndexedDataset(prefix))
+    for dataset in plan.datasets:
+        writer.add_dataset(dataset)
 
 
 def common_dtype(dtypes: Sequence[TokenDtype]) -> TokenDtype:
@@ -66,6 +66,9 @@ def _pairs_in(folder: str) -> tuple[str, ...]:
     names = {path.name for path in Path(folder).iterdir() if path.suffix in (".bin", ".idx")}
     stems = sorted({name[:-4] for name in names})
     for stem in stems:
+        prefix = Path(folder) / stem
+        if fault := missing_index(bin_path(prefix), idx_path(prefix)):
+            raise ConfigError(f"--input {folder}: {fault}")
         for suffix in (".bin", ".idx"):
             if stem + suffix not in names:
                 raise ConfigError(
@@ -76,10 +79,10 @@ def _pairs_in(folder: str) -> tuple[str, ...]:
     return tuple(str(Path(folder) / stem) for stem in stems)
 
 
-def _check_different(prefixes: Sequence[str], output: str) -> None:
+def _check_different(datasets: Sequence[IndexedDataset], output: str) -> None:
     seen: dict[tuple[int, int], str] = {}
-    for prefix in prefixes:
-        for path in (bin_path(prefix), idx_path(prefix)):
+    for dataset in datasets:
+        for path in (dataset.bin_path, dataset.idx_path):
             status = os.stat(path)
             key = status.st_dev, status.st_ino
             if key in seen:

@@ -13,7 +13,8 @@ class PrefixLock:
     """Holds PREFIX.lock until close(), or until the process ends in any way: the kernel keeps the lock.
 
     close() removes the empty file; one that a killed run left is taken over. Where the file system has no locks (some
-    network ones) nothing is held, and `held` says so. Errors: ConfigError if another process holds it; OSError naming
+    network ones) nothing is held, `held` says so, and the file stays: machines that do have locks there may hold it.
+    Errors: ConfigError if another process holds it; OSError naming
     the folder.
     """
 
@@ -42,6 +43,15 @@ class PrefixLock:
             self.path.unlink(missing_ok=True)
         os.close(self._descriptor)
         self._descriptor = -1
+
+    def warning(self) -> str:
+        """For the user where nothing is held, or ""."""
+        if self.held:
+            return ""
+        return (
+            f"{self.path.parent} has no file locks, so nothing keeps a second run from writing {self.path.stem}.bin and "
+            f".idx at the same time: start one at a time; {self.path.name} stays, and may be removed after the run"
+        )
 
     def _open(self) -> int:
         try:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Final
@@ -14,6 +12,7 @@ from typing import Final
 from tqdm import tqdm
 
 from .line_encoder import BadLine, EncodedPiece
+from .tool_process import say
 
 LISTED_BAD_LINES: Final = 10
 BAR: Final = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}B [{elapsed}<{remaining}{postfix}]"
@@ -24,13 +23,15 @@ BAR_WITHOUT_TOTAL: Final = "{desc}: {n_fmt}B [{elapsed}{postfix}]"
 class Report:
     """Counts of the pieces added so far, which come in the order of the inputs.
 
+    texts: one of each key for a document.   empty_texts: those without ids.
     input_bytes: as they lie on disk.   text_bytes: unpacked.   listed: the first bad lines.
     now: the clock, in seconds.
     """
 
     now: Callable[[], float] = time.monotonic
     documents: int = 0
-    empty_documents: int = 0
+    texts: int = 0
+    empty_texts: int = 0
     tokens: int = 0
     input_bytes: int = 0
     text_bytes: int = 0
@@ -50,7 +51,8 @@ class Report:
             self.listed.append(replace(line, number=line.number + self.lines_of_name))
         self.lines_of_name += piece.num_lines
         self.documents += piece.num_documents
-        self.empty_documents += sum(int((texts.lengths == 0).sum()) for texts in piece.texts)
+        self.texts += sum(len(texts.lengths) for texts in piece.texts)
+        self.empty_texts += sum(int((texts.lengths == 0).sum()) for texts in piece.texts)
         self.tokens += sum(len(texts.ids) for texts in piece.texts)
         self.input_bytes += piece.input_bytes
         self.text_bytes += piece.text_bytes
@@ -62,10 +64,10 @@ class Report:
 
     def line(self) -> str:
         seconds = self.now() - self.started
-        return (
-            f"{self.documents} documents ({self.empty_documents} empty), {self.tokens} tokens; {seconds:.1f} s, "
-            f"{self.rates()}"
-        )
+        empty = f"({self.empty_texts} empty)"
+        if self.texts > self.documents:  # several keys: each document has a text, and an entry, in each pair
+            empty = f"with {self.texts} texts ({self.empty_texts} of them empty)"
+        return f"{self.documents} documents {empty}, {self.tokens} tokens; {seconds:.1f} s, {self.rates()}"
 
     def line_with_time_left(self, total_bytes: int | None) -> str:
         """total_bytes: of all inputs, as they lie on disk; None where nobody knows (a pipe)."""
@@ -113,18 +115,6 @@ class Progress:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._bar.close()
-
-
-def say(text: str) -> None:
-    """A line on stdout. Nobody reading it any more (`| head`), or a log on a full disk, does not cost the work: the first
-    failure is told on stderr, and nothing is said from then on. What stdout cannot spell is escaped."""
-    try:
-        encoding = sys.stdout.encoding or "utf-8"
-        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
-    except OSError as error:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the rest of the process
-        with suppress(OSError):
-            print(f"no more progress lines, the run goes on: {error.strerror}", file=sys.stderr)
 
 
 def total_input_bytes(sizes: Sequence[int | None]) -> int | None:

@@ -10,7 +10,7 @@ from typing import Final
 import sentencepiece
 
 from ..config.fields import ConfigError
-from .tokenizer_protocol import Tokenizer
+from .tokenizer_protocol import Tokenizer, refusal
 
 SPECIAL_PIECES: Final = ("<CLS>", "<SEP>", "<EOD>", "<MASK>")
 
@@ -98,9 +98,12 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def _ids(model: sentencepiece.SentencePieceProcessor, text: str) -> list[int]:
-    """Errors: UnicodeEncodeError for a lone surrogate, which would be a RuntimeError of sentencepiece."""
+    """Errors: UnicodeEncodeError for a lone surrogate; ValueError for other text that the library refuses."""
     text.encode("utf-8")
-    ids: list[int] = model.encode(text)
+    try:
+        ids: list[int] = model.encode(text)
+    except RuntimeError as error:
+        raise refusal("sentencepiece", text, error) from error
     return ids
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 from ..config.data import DataConfig
-from ..config.data_paths import Blend, check_data_paths, parse_blend
+from ..config.data_paths import Blend, check_data_paths, parse_blend, words_of_splits
 from ..config.fields import ConfigError
+from ..config.values import split_shares
 
 SPLIT_NAMES: Final = ("train", "valid", "test")
 
@@ -32,13 +32,11 @@ class SplitData:
 def split_data(config: DataConfig) -> tuple[SplitData, ...]:
     """Where train, valid and test come from. Errors: ConfigError for flags that contradict each other, or none."""
     check_data_paths(config)
-    per_split = (config.train_data_path, config.valid_data_path, config.test_data_path)
-    if any(per_split):
+    per_split = words_of_splits(config)
+    if any(per_split.values()):
         return tuple(
             SplitData(name, flag, parse_blend(words, flag=flag) if words else None, None)
-            for name, flag, words in zip(
-                SPLIT_NAMES, ("--train-data-path", "--valid-data-path", "--test-data-path"), per_split, strict=True
-            )
+            for name, (flag, words) in zip(SPLIT_NAMES, per_split.items(), strict=True)
         )
     if config.mock_data:
         return tuple(SplitData(name, "--mock-data", None, part, mock=True) for part, name in enumerate(SPLIT_NAMES))
@@ -63,18 +61,11 @@ def _words_of_file(path: Path) -> tuple[str, ...]:
 
 
 def parse_split(text: str) -> tuple[float, float, float]:
-    """Weights of train, valid and test as typed, e.g. '969, 30, 1'; missing ones are 0. They need not sum to 1."""
-    words = [word for word in re.split(r"[,/\s]+", text.strip()) if word]
+    """split_shares() of --split. Errors: ConfigError."""
     try:
-        weights = [float(word) for word in words]
+        return split_shares(text)
     except ValueError as error:
-        raise ConfigError(f"--split {text!r}: {error}; write train,valid,test like 969,30,1") from error
-    if not 1 <= len(weights) <= len(SPLIT_NAMES):
-        raise ConfigError(f"--split {text!r} has {len(weights)} numbers; write train,valid,test like 969,30,1")
-    if not all(0.0 <= weight < float("inf") for weight in weights) or sum(weights) <= 0.0:
-        raise ConfigError(f"--split {text!r}: weights must be finite, not negative and not all 0")
-    train, valid, test = weights + [0.0] * (len(SPLIT_NAMES) - len(weights))
-    return train, valid, test
+        raise ConfigError(f"--split {text!r} {error}") from error
 
 
 def split_ranges(split: tuple[float, float, float], num_documents: int) -> tuple[tuple[int, int], ...]:

@@ -20,6 +20,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 from types import FrameType, TracebackType
 
@@ -34,15 +35,19 @@ class StagedFile:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.bytes_written = 0
-        self.temporary = temporary_path(self.path)
-        self._sealed = False
         if self.path.is_dir():
             raise IsADirectoryError(f"cannot write {self.path}: a folder of that name is in the way")
-        try:
-            self._file = open(self.temporary, "xb")  # noqa: SIM115 - closed by rename() or discard()
-        except OSError as error:
-            raise OSError(error.errno, f"cannot write into folder {self.path.parent}: {error.strerror}") from error
-        try_lock(self._file.fileno())
+        self._sealed = False
+        while True:
+            self.temporary = temporary_path(self.path)
+            try:
+                self._file = open(self.temporary, "xb")  # noqa: SIM115 - closed by rename() or discard()
+            except OSError as error:
+                raise OSError(error.errno, f"cannot write into folder {self.path.parent}: {error.strerror}") from error
+            # A new file is nobody's until it is locked: clear_abandoned() elsewhere may have locked or removed it.
+            if try_lock(self._file.fileno()) is not False and _is_named(self._file.fileno(), self.temporary):
+                return
+            self._file.close()
 
     def write(self, data: bytes | memoryview) -> None:
         with self._errors_named():
@@ -66,15 +71,23 @@ class StagedFile:
         """The first half of publish(): after a crash the rename may be undone until the folder is fsynced."""
         assert self._sealed, "seal() comes before publish()"
         with self._errors_named():
+            try:
+                os.replace(self.temporary, self.path)  # still locked: nobody takes it for abandoned
+            except OSError:
+                # NFS sends a request again whose answer was lost, and the second one finds nothing to rename.
+                if not _is_named(self._file.fileno(), self.path):
+                    raise
+        with suppress(OSError):  # all of it is on the device since seal()
             self._file.close()
-            os.replace(self.temporary, self.path)
 
     def discard(self) -> None:
         """Remove the temporary file; nothing happens after publish(). Never touches the target."""
-        # Closing flushes; what fails there failed in write() or seal() already, and is thrown away.
-        with suppress(OSError):
-            self._file.close()
-        self.temporary.unlink(missing_ok=True)
+        try:
+            self.temporary.unlink(missing_ok=True)
+        finally:
+            # Closing flushes; what fails there failed in write() or seal() already, and is thrown away.
+            with suppress(OSError):
+                self._file.close()
 
     def __enter__(self) -> StagedFile:
         return self
@@ -95,10 +108,12 @@ class Leftovers:
     """Temporary files that were found beside a target.
 
     removed: their writer is gone.   kept: their writer lives, or runs on another machine, or cannot be asked.
+    removed_empty: nobody held them. Where others may begin to write meanwhile, one may have been made this instant.
     """
 
     removed: tuple[Path, ...] = ()
     kept: tuple[Path, ...] = ()
+    removed_empty: tuple[Path, ...] = ()
 
     def lines(self) -> list[str]:
         """For the user."""
@@ -120,15 +135,21 @@ def temporary_path(path: Path) -> Path:
 def clear_abandoned(path: Path) -> Leftovers:
     """Remove the temporary files for `path` whose writers, on this machine, are gone.
 
-    The caller makes sure that nobody begins to write `path` meanwhile (prefix_lock.py): a file just made has no lock yet.
+    For a caller that keeps others from writing `path` meanwhile (prefix_lock.py): empty files are abandoned, too.
     """
-    pattern = re.compile(re.escape(path.name) + r"\.([0-9a-f]{8})-\d+-[0-9a-f]{8}\.tmp")
-    removed, kept = list[Path](), list[Path]()
-    for entry in sorted(path.parent.iterdir()) if path.parent.is_dir() else ():
+    found = clear_abandoned_in(path.parent, re.escape(path.name))
+    return Leftovers(tuple(sorted(found.removed + found.removed_empty)), found.kept)
+
+
+def clear_abandoned_in(folder: Path, names: str) -> Leftovers:
+    """The same for all paths of a folder whose name matches a regular expression. Others may begin to write meanwhile."""
+    pattern = re.compile(rf"(?:{names})\.(?P<machine>[0-9a-f]{{8}})-\d+-[0-9a-f]{{8}}\.tmp")
+    fates: dict[_Fate, list[Path]] = {fate: [] for fate in _Fate}
+    for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
         if (match := pattern.fullmatch(entry.name)) is not None:
-            gone = match[1] == _machine_mark() and _remove_unlocked(entry)
-            (removed if gone else kept).append(entry)
-    return Leftovers(tuple(removed), tuple(kept))
+            fate = _remove_unlocked(entry) if match["machine"] == _machine_mark() else _Fate.KEPT
+            fates[fate].append(entry)
+    return Leftovers(tuple(fates[_Fate.REMOVED]), tuple(fates[_Fate.KEPT]), tuple(fates[_Fate.REMOVED_EMPTY]))
 
 
 def try_lock(descriptor: int) -> bool | None:
@@ -183,16 +204,34 @@ def _machine_mark() -> str:
     return f"{zlib.crc32(os.uname().nodename.encode()):08x}"
 
 
-def _remove_unlocked(path: Path) -> bool:
-    """Whether the file was nobody's, and is gone now."""
+def _is_named(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+class _Fate(Enum):
+    """GONE: its writer, or another process, renamed or removed it meanwhile."""
+
+    REMOVED = auto()
+    REMOVED_EMPTY = auto()
+    KEPT = auto()
+    GONE = auto()
+
+
+def _remove_unlocked(path: Path) -> _Fate:
+    """Remove a file that nobody holds. A writer that has not locked its new, empty one yet makes another."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        if try_lock(descriptor):
+        try:
+            if not try_lock(descriptor):
+                return _Fate.KEPT
             path.unlink()
-            return True
-        return False
-    finally:
-        os.close(descriptor)
+            return _Fate.REMOVED if os.fstat(descriptor).st_size > 0 else _Fate.REMOVED_EMPTY
+        finally:
+            os.close(descriptor)
+    except FileNotFoundError:
+        return _Fate.GONE
+    except OSError:  # of another user, in a folder that cannot be written, ...: it is for a person to look at
+        return _Fate.KEPT

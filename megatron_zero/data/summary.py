@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,8 @@ class LengthBucket:
 class Summary:
     """Lengths are of documents, in tokens, empty ones included; all 0 where there is no document.
 
-    smallest_id, largest_id: None unless all of .bin was read.
+    smallest_id, largest_id: of the finite elements; None where there is none, or .bin was not read.
+    not_finite: NaN and infinities among the elements, which only floating-point types have; None: .bin was not read.
     """
 
     prefix: str
@@ -46,22 +48,26 @@ class Summary:
     lengths: tuple[LengthBucket, ...]
     smallest_id: int | float | None = None
     largest_id: int | float | None = None
+    not_finite: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The beginning of a document. text: None without a tokenizer."""
+    """The beginning of a document. ids: None stands for an element that is not finite, which JSON cannot write.
+
+    text: None without a tokenizer.
+    """
 
     document: int
     length: int
-    ids: tuple[int, ...]
+    ids: tuple[int | float | None, ...]
     text: str | None
 
 
 def summarize(dataset: IndexedDataset, *, scan: bool) -> Summary:
     """scan: read all of .bin for the smallest and largest id. Errors: OSError."""
     lengths = document_lengths(dataset)
-    smallest, largest = id_range(dataset) if scan else (None, None)
+    smallest, largest, not_finite = id_range(dataset) if scan else (None, None, None)
     return Summary(
         prefix=dataset.prefix,
         dtype=dataset.dtype.name,
@@ -78,6 +84,7 @@ def summarize(dataset: IndexedDataset, *, scan: bool) -> Summary:
         lengths=length_buckets(lengths),
         smallest_id=smallest,
         largest_id=largest,
+        not_finite=not_finite,
     )
 
 
@@ -101,10 +108,15 @@ def length_buckets(lengths: NDArray[np.int64]) -> tuple[LengthBucket, ...]:
     )
 
 
-def id_range(dataset: IndexedDataset) -> tuple[int | float | None, int | float | None]:
-    """Smallest and largest element of all of .bin; None where it is empty."""
-    ranges = [(block.min().item(), block.max().item()) for block in dataset.blocks(CHUNK * dataset.dtype.itemsize)]
-    return min((low for low, _ in ranges), default=None), max((high for _, high in ranges), default=None)
+def id_range(dataset: IndexedDataset) -> tuple[int | float | None, int | float | None, int]:
+    """Smallest and largest finite element of all of .bin (None where there is none), and how many are not finite."""
+    ranges, not_finite = list[tuple[int | float, int | float]](), 0
+    for block in dataset.blocks(CHUNK * dataset.dtype.itemsize):
+        finite = block[np.isfinite(block)] if dataset.dtype.kind == "f" else block
+        not_finite += len(block) - len(finite)
+        if len(finite) > 0:
+            ranges.append((finite.min().item(), finite.max().item()))
+    return min((low for low, _ in ranges), default=None), max((high for _, high in ranges), default=None), not_finite
 
 
 def sample_documents(
@@ -112,8 +124,13 @@ def sample_documents(
 ) -> tuple[Sample, ...]:
     """The first max_ids ids of documents spread evenly from the first to the last.
 
-    Errors: ConfigError for an id that the tokenizer does not have.
+    Errors: ConfigError for an id that the tokenizer does not have, and for elements that are no ids.
     """
+    if tokenizer is not None and dataset.dtype.kind == "f":
+        raise ConfigError(
+            f"{dataset.idx_path}: elements of type {dataset.dtype.name} are no token ids, so no tokenizer makes text of "
+            "them; leave out --tokenizer-type to see the numbers"
+        )
     num = dataset.num_documents
     chosen = sorted({round(position) for position in np.linspace(0, num - 1, min(count, num))}) if num > 0 else []
     return tuple(_sample(dataset, document, max_ids, tokenizer) for document in chosen)
@@ -121,13 +138,15 @@ def sample_documents(
 
 def _sample(dataset: IndexedDataset, document: int, max_ids: int, tokenizer: Tokenizer | None) -> Sample:
     first, last = (int(entry) for entry in dataset.document_index[document : document + 2])
-    parts: list[NDArray[Any]] = []
-    for sequence in range(first, last):
-        missing = max_ids - sum(len(part) for part in parts)
-        parts.append(dataset.get(sequence, 0, min(missing, int(dataset.sizes[sequence]))))
-    ids = [int(token) for part in parts for token in part.tolist()]
     length = int(dataset.sizes[first:last].sum(dtype=np.int64))
-    return Sample(document, length, tuple(ids), None if tokenizer is None else _decoded(dataset, document, ids, tokenizer))
+    elements: list[Any] = []
+    for sequence in range(first, last):
+        missing = min(max_ids, length) - len(elements)
+        if missing == 0:
+            break
+        elements += dataset.get(sequence, 0, min(missing, int(dataset.sizes[sequence]))).tolist()
+    text = None if tokenizer is None else _decoded(dataset, document, elements, tokenizer)
+    return Sample(document, length, tuple(element if math.isfinite(element) else None for element in elements), text)
 
 
 def _decoded(dataset: IndexedDataset, document: int, ids: Sequence[int], tokenizer: Tokenizer) -> str:

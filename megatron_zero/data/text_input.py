@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Final
 
 from ..config.fields import ConfigError
+from .zstd_frames import FRAME_MAGIC, is_skippable
 
 STDIN: Final = "-"
 STDIN_NAME: Final = "<stdin>"
@@ -45,12 +46,16 @@ class FileIdentity:
 
 @dataclass(frozen=True, slots=True)
 class TextSource:
-    """One input. path: None for standard input.   identity: None for a pipe, whose compression is found in reading."""
+    """One input. path: None for standard input.   identity: None for a pipe, whose compression is found in reading.
+
+    is_lasting: path names the file in every process; /dev/fd/3 does so in this one only.
+    """
 
     name: str
     path: str | None
     compression: str = ""
     identity: FileIdentity | None = None
+    is_lasting: bool = True
 
     def check_unchanged(self, descriptor: int) -> None:
         """Errors: OSError if the open file is not the one that the run began with."""
@@ -95,9 +100,7 @@ def compression_of(first_bytes: bytes, *, name: str) -> str:
     """GZIP, ZSTD or "" for text. Errors: ConfigError, with the way out, for other compressed files."""
     if first_bytes.startswith(b"\x1f\x8b"):
         return GZIP
-    # A Zstandard file may begin with a skippable frame: 0x184D2A50 to 0x184D2A5F, little-endian.
-    is_skippable = first_bytes[1:4] == b"\x2a\x4d\x18" and first_bytes[0] & 0xF0 == 0x50
-    if first_bytes.startswith(b"\x28\xb5\x2f\xfd") or is_skippable:
+    if first_bytes.startswith(FRAME_MAGIC) or is_skippable(first_bytes):
         return ZSTD
     for magic, command in NOT_READ.items():
         if first_bytes.startswith(magic):
@@ -135,7 +138,19 @@ def _source(name: str, flag: str) -> TextSource:
         return TextSource(name, name)
     with open(name, "rb") as file:
         identity = FileIdentity.of(os.fstat(file.fileno()))
-        return TextSource(name, name, compression_of(file.read(MAGIC_BYTES), name=name), identity)
+        compression = compression_of(file.read(MAGIC_BYTES), name=name)
+    path = lasting_path(name)
+    return TextSource(name, path or name, compression, identity, is_lasting=path is not None)
+
+
+def lasting_path(name: str) -> str | None:
+    """A path of an existing file that means it in other processes, too; None where there is none (a file without a name
+    that is open as /dev/fd/3)."""
+    path = os.path.realpath(name)
+    try:
+        return path if os.path.samefile(path, name) else None
+    except OSError:
+        return None
 
 
 def _file_key(source: TextSource) -> tuple[int, int] | str:

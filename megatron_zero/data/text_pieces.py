@@ -97,7 +97,7 @@ def text_pieces(sources: Sequence[TextSource], *, piece_bytes: int = MAX_PIECE_B
     Errors: ConfigError, OSError (decompress.py and above).
     """
     for source in sources:
-        if source.identity is None or source.compression:
+        if source.identity is None or source.compression or not source.is_lasting:
             yield from _read_here(source, piece_bytes)
         else:
             size = source.identity.num_bytes

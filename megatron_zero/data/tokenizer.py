@@ -25,6 +25,8 @@ class NullTokenizer(Tokenizer):
     """Text is token ids already, separated by white space. As in Megatron, `vocab_size` ids 0 .. vocab_size - 1 are
     followed by one for the end of a document, so the tokenizer's own vocab_size is one more than --vocab-size."""
 
+    refuses_text = True
+
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size + 1
         self.eod = vocab_size
@@ -82,8 +84,12 @@ def _file(flag: str, path: str | None, kind: str) -> Path:
         raise ConfigError(f"{flag} is not given; --tokenizer-type {kind} needs it")
     if Path(path).is_dir():
         raise ConfigError(f"{flag} {path} is a folder; --tokenizer-type {kind} needs a file there")
-    if not Path(path).is_file():
+    if not Path(path).exists():
         raise ConfigError(f"{flag} {path}: there is no such file")
+    if not Path(path).is_file():
+        raise ConfigError(
+            f"{flag} {path} is not a regular file (a pipe or a device), and each process reads it: write it to a file first"
+        )
     return Path(path)
 
 

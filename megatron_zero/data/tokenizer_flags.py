@@ -1,30 +1,36 @@
-"""The command-line flags of the tools that choose a tokenizer, under training's names."""
+"""The command-line flags of the tools that choose a tokenizer: training's, from the same table (config/data.py)."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from ..config.data import TokenizerConfig
 from ..config.fields import knobs
+from .text_input import lasting_path
+from .tool_flags import whole_number
+
+DESCRIPTORS = ("/dev/", "/proc/")  # names of open files of one process
 
 
 def add_tokenizer_flags(parser: argparse.ArgumentParser, *, required: bool, vocab_size: int | None) -> None:
-    """vocab_size: default of --vocab-size."""
-    choices = knobs(TokenizerConfig)["tokenizer_type"].choices
-    parser.add_argument("--tokenizer-type", required=required, choices=choices)
-    parser.add_argument("--tokenizer-model", help="SentencePiece model, or a local folder of HFTokenizer")
-    parser.add_argument("--vocab-file", help="GPT-2 vocab.json")
-    parser.add_argument("--merge-file", help="GPT-2 merges.txt")
-    parser.add_argument("--vocab-size", type=int, default=vocab_size, help="number of ids of NullTokenizer")
-    parser.add_argument("--trust-remote-code", action="store_true", help="let HFTokenizer run code of its folder")
+    """required: whether --tokenizer-type is.   vocab_size: default of --vocab-size."""
+    for name, knob in knobs(TokenizerConfig).items():
+        assert knob.flag is not None
+        if knob.kind == "bool":
+            parser.add_argument(knob.flag, action="store_true", help=knob.help)
+        elif knob.kind == "int":
+            assert name == "vocab_size", "the only number of a tokenizer"
+            parser.add_argument(knob.flag, type=whole_number(1), default=vocab_size, help=knob.help)
+        else:
+            needed = required and name == "tokenizer_type"
+            parser.add_argument(knob.flag, required=needed, choices=knob.choices, help=knob.help)
 
 
 def tokenizer_config(options: argparse.Namespace) -> TokenizerConfig:
-    return TokenizerConfig(
-        tokenizer_type=options.tokenizer_type,
-        tokenizer_model=options.tokenizer_model,
-        vocab_file=options.vocab_file,
-        merge_file=options.merge_file,
-        vocab_size=options.vocab_size,
-        trust_remote_code=options.trust_remote_code,
-    )
+    """What the flags say. A file that is open as /dev/fd/3 goes by its own name, under which workers find it, too."""
+    given = {name: getattr(options, name) for name in knobs(TokenizerConfig)}
+    for name, value in given.items():
+        if isinstance(value, str) and value.startswith(DESCRIPTORS) and Path(value).is_file():
+            given[name] = lasting_path(value) or value
+    return TokenizerConfig(**given)

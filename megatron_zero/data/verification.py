@@ -16,7 +16,7 @@ import numpy as np
 
 from ..config.fields import ConfigError
 from .index_format import CHUNK
-from .indexed_dataset import IndexedDataset
+from .indexed_dataset import IndexedDataset, open_prefix
 from .staged_file import StagedFile
 
 LISTED_FAULTS: Final = 10
@@ -35,9 +35,9 @@ class Verification:
 def verify(prefix: str, *, vocab_size: int | None) -> Verification:
     """Reads both files whole. vocab_size: all ids lie below it (None: ids are only not negative).
 
-    A pair that cannot even be opened raises what IndexedDataset raises. Errors: ConfigError, OSError.
+    A pair that cannot even be opened raises what open_prefix raises. Errors: ConfigError, OSError.
     """
-    dataset = IndexedDataset(prefix)
+    dataset = open_prefix(prefix, flag="prefix")
     if dataset.dtype.kind == "f":
         raise ConfigError(f"{dataset.idx_path}: elements of type {dataset.dtype.name} are no token ids")
     digest, start, num_faults = hashlib.sha256(), 0, 0
@@ -55,6 +55,8 @@ def verify(prefix: str, *, vocab_size: int | None) -> Verification:
     checksums = {dataset.bin_path: digest.hexdigest(), dataset.idx_path: sha256_of(dataset.idx_path)}
     recorded = checksums_path(prefix)
     if recorded.exists():
+        if not recorded.is_file():  # reading a pipe would wait for a writer
+            raise ConfigError(f"{recorded}: not a regular file; it holds checksums as --write-checksums makes them")
         differing = differing_checksums(recorded, checksums)
         num_faults += len(differing)
         faults += differing

@@ -31,7 +31,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "storage": ("ops", "observability"),
         "tensor_parallel": ("distributed",),
         "pipeline": ("distributed", "observability"),
-        "data": ("ops", "distributed", "config.data", "config.data_paths"),
+        "data": ("ops", "distributed", "config.data", "config.data_paths", "config.values"),
         "sequence_parallel": ("distributed", "config"),
         "moe": ("distributed", "tensor_parallel", "config"),
         # row 3

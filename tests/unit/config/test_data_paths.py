@@ -14,6 +14,8 @@ from megatron_zero.config.fields import ConfigError
         ("a b", Blend(("a", "b"), None)),
         ("a b c", Blend(("a", "b", "c"), None)),
         ("a 2", Blend(("a", "2"), None)),  # a prefix may read as a number, where no weight would stand
+        ("./2024", Blend(("./2024",), None)),
+        ("./2024 ./1e3", Blend(("./2024", "./1e3"), None)),
         ("1 a", Blend(("a",), (1.0,))),
         ("1e-9 a 1 b", Blend(("a", "b"), (1e-9, 1.0))),
         ("0.3 7 0.7 8", Blend(("7", "8"), (0.3, 0.7))),
@@ -36,7 +38,7 @@ def test_words_are_read(words, expected):
         (("inf", "a"), "'inf' stands where a weight"),
         (("half", "a", "1", "b"), "'half' stands where a weight"),
         (("1", "a", "b"), "3 words; weights and prefixes come in pairs"),
-        (("1",), "1 words; weights and prefixes come in pairs"),
+        (("2024",), r"1 words; weights and prefixes come in pairs, .*a prefix that reads as a number is written \./2024"),
         (("0", "a", "0", "b"), "'0' stands where a weight"),
     ],
 )

@@ -7,9 +7,11 @@ import pytest
 
 from megatron_zero.config.data import DataConfig
 from megatron_zero.config.fields import ConfigError
+from megatron_zero.data import blend
+from megatron_zero.data import datasets as data_sets
 from megatron_zero.data.blend import BlendedDataset, normalize, sample_targets, with_surplus
 from megatron_zero.data.datasets import CACHE_FOLDER, SplitRequest, build_datasets
-from megatron_zero.data.gpt_dataset import GPTDataset
+from megatron_zero.data.gpt_dataset import Documents, GPTDataset
 from megatron_zero.data.indexed_dataset import IndexedDatasetWriter
 
 SEED = 1234
@@ -102,6 +104,14 @@ def test_missing_file_is_named_with_the_flag(tmp_path, name, hint):
         build(data_path=("1", prefix, "1", str(tmp_path / name)))
 
 
+def test_bin_without_its_idx_is_told(tmp_path):
+    """A first run of preprocess_data that was killed between its two renames."""
+    prefix = write(tmp_path / "a", constant(1, documents=5))
+    (tmp_path / "a.idx").unlink()
+    with pytest.raises(ConfigError, match=r"there is no file .*a\.idx.*a\.bin alone is no pair .*make the pair again"):
+        build(data_path=(prefix,))
+
+
 def test_folder_in_the_place_of_a_file_is_named(tmp_path):
     (tmp_path / "d.idx").mkdir()
     with pytest.raises(ConfigError, match=r"--data-path .*d: .*d\.idx cannot be read: Is a directory"):
@@ -128,17 +138,49 @@ def test_equal_weights_give_equal_samples(tmp_path):
     datasets = build((300, 0, 0), data_path=("1", a, "1", b), split="1")
     first = rows(datasets.train)[:, 0]
     assert ((first == 0).sum(), (first == 1).sum()) == (150, 150)
-    assert datasets.train.samples_of_parts() == [150, 150]
+    assert datasets.train.samples_of_parts == (150, 150)
     lines = list(datasets.describe())
     assert lines[0] == f"train: 150 samples from {a} (weight 0.5): 10 documents, 100 tokens, 12 epochs"
     assert lines[1] == f"train: 150 samples from {b} (weight 0.5): 20 documents, 200 tokens, 6 epochs"
+
+
+def test_samples_of_each_set_are_counted_when_a_blend_is_made_and_never_again(tmp_path, monkeypatch):
+    """Of 10^9 entries a count reads 2 GB, which every rank would do."""
+    a, b = (write(tmp_path / name, constant(i, documents=10)) for i, name in enumerate("ab"))
+    words = {"data_path": ("1", a, "2", b), "split": "1"}
+    monkeypatch.setattr(blend, "COUNT_ENTRIES", 7)
+    made = build((100, 0, 0), **words)
+    expected = tuple(sum(int(entry) == part for entry in made.train.dataset_index) for part in range(2))
+    assert made.train.samples_of_parts == expected
+
+    def count(*arguments):
+        raise AssertionError("a rank that finds the index counts it again")
+
+    monkeypatch.setattr(blend, "samples_of_sets", count)
+    found = build((100, 0, 0), **words)
+    assert found.train.samples_of_parts == expected
+    assert list(found.describe()) == list(made.describe())
+
+
+def test_lengths_of_a_split_are_added_up_once(tmp_path, monkeypatch):
+    a, b = (write(tmp_path / name, constant(i, documents=30)) for i, name in enumerate("ab"))
+    made = []
+
+    class Counted(Documents):
+        def __init__(self, source, sequences, **rest):
+            super().__init__(source, sequences, **rest)
+            made.append((source.prefix, sequences))
+
+    monkeypatch.setattr(data_sets, "Documents", Counted)
+    build((20, 5, 5), data_path=("1", a, "2", b), split="8,1,1")
+    assert made == [(prefix, sequences) for sequences in (range(24), range(24, 27), range(27, 30)) for prefix in (a, b)]
 
 
 def test_weight_too_small_for_one_sample_is_no_error(tmp_path):
     """H32: 1e-9 gives 0 or 1 sample."""
     a, b = (write(tmp_path / name, constant(i, documents=10)) for i, name in enumerate("ab"))
     train = build((300, 0, 0), data_path=("1e-9", a, "1", b), split="1").train
-    assert train.samples_of_parts()[0] in (0, 1)
+    assert train.samples_of_parts[0] in (0, 1)
     assert len(rows(train)) >= 300
 
 
@@ -153,7 +195,7 @@ def test_parts_keep_their_own_order(tmp_path):
 def test_prefixes_without_weights_give_one_epoch_each(tmp_path):
     a, b = (write(tmp_path / name, constant(i, documents=10 * (i + 1))) for i, name in enumerate("ab"))
     train = build((36, 0, 0), data_path=(a, b), split="1").train  # 12 + 24 samples in one epoch
-    assert train.samples_of_parts() == [12, 24]
+    assert train.samples_of_parts == (12, 24)
     assert [len(part) for part in train.parts] == [12, 24]
     assert len(train) == 36
 
@@ -161,7 +203,7 @@ def test_prefixes_without_weights_give_one_epoch_each(tmp_path):
 def test_prefixes_without_weights_go_on_in_the_same_proportion(tmp_path):
     a, b = (write(tmp_path / name, constant(i, documents=10 * (i + 1))) for i, name in enumerate("ab"))
     train = build((360, 0, 0), data_path=(a, b), split="1").train
-    assert train.samples_of_parts() == [120, 240]
+    assert train.samples_of_parts == (120, 240)
 
 
 def test_sets_too_small_for_any_sample_have_no_proportion(tmp_path):

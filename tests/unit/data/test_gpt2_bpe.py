@@ -107,16 +107,22 @@ def test_cut_character_decodes_to_a_replacement(tiny):
     "vocabulary,message",
     [
         ("{", "not JSON"),
-        ('{"a": 0, "b', "not JSON .a truncated copy"),
-        ("[" * 100_000, "not JSON"),
-        ("\ufeff{}", "not JSON"),
+        ('{"a": 0, "b', "is not JSON: .* .a truncated copy"),
+        ("[" * 100_000, "is nested too deeply: .*about a thousand levels"),
+        ("", "not JSON"),
+        ("\ufeff{}", "begins with a byte order mark"),
+        ('{"a": 0, "b": ' + "9" * 5000 + "}", "'b' of its 2 pieces has inf"),
+        ('{"a": 0, "b": ' + "9" * 3000 + "}", r"'b' of its 2 pieces has 9+\.\.\.$"),
+        ('{"a": 0, "b": NaN}', "'b' of its 2 pieces has nan"),
+        ('{"a": 0, "b": null}', "'b' of its 2 pieces has None"),
+        ('{"a": 0, "\\ud83d": 1}', r"'\\ud83d' \(id 1\) holds a lone surrogate"),
         ("[]", "must map each piece .* it holds no JSON object"),
         ('{"a": 0, "b": 2}', "must map each piece .* 'b' of its 2 pieces has 2"),
         ('{"a": 0, "b": -1}', "must map each piece .* 'b' of its 2 pieces has -1"),
         ('{"a": 0, "b": true}', "must map each piece .* 'b' of its 2 pieces has True"),
         ('{"a": 0, "b": 1.0}', "must map each piece .* has 1.0"),
         ('{"a": 0, "b": "1"}', "must map each piece .* has '1'"),
-        ('{"a": 0, "b": 0}', "must map each piece .* of its 2 pieces none has 1"),
+        ('{"a": 0, "b": 0}', "must map each piece .* 'a' and 'b' of its 2 pieces have 0"),
         ('{"a": 0}', r"lacks the piece '<\|endoftext\|>'"),
     ],
 )
@@ -133,6 +139,44 @@ def test_bad_merge_is_named_with_its_line(tmp_path, line):
     merge_file.write_text(f"#version: 0.2\nt h\n{line}\n")
     with pytest.raises(ConfigError, match=r"--merge-file .*, line 3.* must belong together"):
         GPT2BPETokenizer(vocab_file, merge_file)
+
+
+@pytest.mark.parametrize("content", ["", "\n", " \r\n\n"])
+def test_empty_merges_are_named(tmp_path, content):
+    vocab_file, merge_file = write_bpe_files(tmp_path)
+    merge_file.write_text(content)
+    with pytest.raises(ConfigError, match=r"--merge-file .* is empty: .* has the line '#version: 0\.2' alone"):
+        GPT2BPETokenizer(vocab_file, merge_file)
+    merge_file.write_text("#version: 0.2\n")
+    assert GPT2BPETokenizer(vocab_file, merge_file).encode("th") == [VOCABULARY.index("t"), VOCABULARY.index("h")]
+
+
+def test_merges_with_a_byte_order_mark_are_named(tmp_path):
+    vocab_file, merge_file = write_bpe_files(tmp_path)
+    merge_file.write_bytes(b"\xef\xbb\xbf" + merge_file.read_bytes())
+    with pytest.raises(ConfigError, match=r"--merge-file .* begins with a byte order mark \(bytes 0 to 2\)"):
+        GPT2BPETokenizer(vocab_file, merge_file)
+
+
+def test_merge_of_pieces_outside_the_alphabet_never_happens(tmp_path):
+    vocab_file, merge_file = write_bpe_files(tmp_path)
+    pieces = [*VOCABULARY, "\u65e5", "\u672c", "\u65e5\u672c", "a\u65e5"]
+    vocab_file.write_text(json.dumps({piece: token for token, piece in enumerate(pieces)}))
+    merge_file.write_text(merge_file.read_text(encoding="utf-8") + "\u65e5 \u672c\na \u65e5\n", encoding="utf-8")
+    for fast in (True, False):
+        tokenizer = GPT2BPETokenizer(vocab_file, merge_file, fast=fast)
+        ids = tokenizer.encode("a\u65e5\u672c the")
+        assert max(ids) < len(VOCABULARY)
+        assert tokenizer.decode(ids) == "a\u65e5\u672c the"
+        assert tokenizer.decode([len(pieces) - 1, len(pieces) - 2]) == "a\u65e5\u65e5\u672c"
+
+
+def test_key_that_comes_twice_counts_as_in_json(tmp_path):
+    """The last one, as json.load gives it to GPT-2's own code."""
+    vocab_file, merge_file = write_bpe_files(tmp_path)
+    text = vocab_file.read_text(encoding="utf-8")
+    vocab_file.write_text('{"a": 5, ' + text[1:], encoding="utf-8")
+    assert GPT2BPETokenizer(vocab_file, merge_file).encode("a") == [VOCABULARY.index("a")]
 
 
 def test_files_that_are_not_text_are_named(tmp_path):
@@ -200,9 +244,9 @@ def test_edge_cases_equal_the_goldens(shared_dir, gpt2_of):
         assert gpt2_of(shared_dir).decode(ids) == text
 
 
-@pytest.mark.parametrize("kept", [0, 20_000])
+@pytest.mark.parametrize("kept", [1, 20_000])
 def test_truncated_merges_are_named(shared_dir, tmp_path, kept):
     lines = (shared_dir / "data/gpt2-merges.txt").read_text(encoding="utf-8").split("\n")
-    (tmp_path / "merges.txt").write_text("\n".join(lines[: kept + 1 if kept else 0]), encoding="utf-8")
+    (tmp_path / "merges.txt").write_text("\n".join(lines[: kept + 1]), encoding="utf-8")
     with pytest.raises(ConfigError, match=rf"--merge-file .* makes {257 + kept} of the 50257 pieces"):
         GPT2BPETokenizer(shared_dir / "data/gpt2-vocab.json", tmp_path / "merges.txt")

@@ -6,12 +6,16 @@ import sys
 
 import pytest
 from helpers.bpe_files import VOCABULARY, write_bpe_files
+from helpers.tools import load_tool
 
 from megatron_zero.config.data import TokenizerConfig
 from megatron_zero.config.fields import ConfigError
 from megatron_zero.data.gpt2_bpe import END_OF_TEXT, GPT2BPETokenizer
 from megatron_zero.data.hf_tokenizer import HFTokenizer
+from megatron_zero.data.indexed_dataset import IndexedDataset
 from megatron_zero.data.tokenizer import build_tokenizer
+
+preprocess_data = load_tool("preprocess_data")
 
 REMOTE_CODE = "from transformers import GPT2Tokenizer\n\n\nclass OwnTokenizer(GPT2Tokenizer):\n    pass\n"
 
@@ -119,20 +123,90 @@ def test_lone_surrogate_is_an_error(tiny):
 @pytest.mark.parametrize(
     "files,message",
     [
-        ({}, "transformers cannot load it"),
-        ({"tokenizer.json": "{"}, "transformers cannot load it"),
+        (
+            {},
+            r"it holds no vocabulary, none of tokenizer\.json .*; save the tokenizer there again, with its save_pretrained",
+        ),
+        ({"tokenizer.json": "{"}, r"its tokenizer\.json is not JSON: .*; save the tokenizer there again"),
+        ({"tokenizer.json": "[" * 100_000}, r"its tokenizer\.json is nested too deeply"),
+        ({"tokenizer.json": "{}"}, "transformers cannot load it: .*; save the tokenizer there again"),
+        ({"tokenizer_config.json": "[]"}, r"its tokenizer_config\.json holds no JSON object; save"),
+        ({"tokenizer_config.json": "5"}, r"its tokenizer_config\.json holds no JSON object"),
+        ({"tokenizer_config.json": b"\xff"}, r"its tokenizer_config\.json is not UTF-8"),
+        ({"config.json": "[]"}, r"its config\.json holds no JSON object"),
+        ({"tokenizer.json": '{"model": {}}'}, "transformers cannot load it"),
         (
             {"tokenizer_config.json": '{"tokenizer_class": "GPT2Tokenizer"}'},
-            "transformers (finds no vocabulary in it|cannot load it)",
+            "(transformers finds no|it holds no) vocabulary",
         ),
     ],
-    ids=["empty", "truncated", "settings-only"],
 )
-def test_folder_without_a_tokenizer_is_named(tmp_path, files, message):
+@pytest.mark.parametrize("trust_remote_code", [False, True])
+def test_folder_without_a_tokenizer_is_named(tmp_path, files, message, trust_remote_code):
     for name, content in files.items():
-        (tmp_path / name).write_text(content)
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ConfigError, match=f"--tokenizer-model {tmp_path}: {message}"):
-        HFTokenizer(tmp_path)
+        HFTokenizer(tmp_path, trust_remote_code=trust_remote_code)
+
+
+@pytest.fixture
+def without_unknown(tmp_path):
+    """A folder whose tokenizer refuses every word but "a" and "b", with a bare Exception."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    made = Tokenizer(models.WordLevel({"a": 0, "b": 1, "<end>": 2}, unk_token="<none>"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.save(str(tmp_path / "tokenizer.json"))
+    write_settings(tmp_path, tokenizer_class="PreTrainedTokenizerFast", eos_token="<end>")
+    return tmp_path
+
+
+def test_text_that_the_library_refuses_is_a_value_error_with_its_words(without_unknown):
+    tokenizer = HFTokenizer(without_unknown)
+    assert tokenizer.encode("a b") == [0, 1]
+    message = (
+        "the Hugging Face tokenizer failed on a text of 3 characters that begins with 'a c': Exception: WordLevel error"
+    )
+    with pytest.raises(ValueError, match=message):
+        tokenizer.encode("a c")
+
+
+@pytest.mark.parametrize("raised,seen", [(TypeError, ValueError), (MemoryError, MemoryError), (SystemExit, SystemExit)])
+def test_what_is_no_fault_of_the_text_is_not_caught(without_unknown, monkeypatch, raised, seen):
+    tokenizer = HFTokenizer(without_unknown)
+
+    def fail(*args, **kwargs):
+        raise raised("words")
+
+    monkeypatch.setattr(tokenizer._tokenizer, "encode", fail)
+    with pytest.raises(seen):
+        tokenizer.encode("a")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_refused_text_is_a_bad_line(without_unknown, capsys, workers):
+    path = without_unknown / "in.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("a", "c", "b a", "d")))
+    argv = [
+        *("--input", str(path), "--output-prefix", str(without_unknown / "out"), "--workers", str(workers)),
+        *("--tokenizer-type", "HFTokenizer", "--tokenizer-model", str(without_unknown)),
+    ]
+    assert preprocess_data.main(argv) == 1
+    error = capsys.readouterr().err
+    for line in (2, 4):
+        assert f"{path}, line {line}: the Hugging Face tokenizer failed on a text of 1 characters" in error
+    assert "2 lines are no documents (in all)" in error
+    assert preprocess_data.main([*argv, "--on-error", "skip"]) == 0
+    assert "2 bad lines skipped" in capsys.readouterr().out
+    dataset = IndexedDataset(without_unknown / "out_text_document")
+    assert [dataset.get(sequence).tolist() for sequence in range(len(dataset))] == [[0], [1, 0]]
+
+
+def test_end_of_sentence_beyond_the_ids_is_refused(tiny, monkeypatch):
+    loaded = type(HFTokenizer(tiny)._tokenizer)  # GPT2TokenizerFast before transformers 5
+    monkeypatch.setattr(loaded, "eos_token_id", 10**6, raising=False)
+    with pytest.raises(ConfigError, match=r"its eos_token has the id 1000000, and ids are 0 to"):
+        HFTokenizer(tiny)
 
 
 def test_code_in_the_folder_runs_only_when_trusted(tiny, monkeypatch):

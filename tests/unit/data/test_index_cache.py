@@ -5,9 +5,10 @@ import os
 
 import numpy as np
 import pytest
+from helpers.kill_points import killed_at_every_step
 
 from megatron_zero.config.fields import ConfigError
-from megatron_zero.data import index_cache
+from megatron_zero.data import index_cache, staged_file
 from megatron_zero.data.index_cache import IndexCache
 
 RECIPE = {"data": "abc", "seed": 1, "sequences": [0, 7]}
@@ -145,15 +146,136 @@ def test_description_of_another_index_is_not_taken(cache, lines):
     assert "another index" in lines[0]
 
 
-def test_files_that_appear_meanwhile_are_replaced_by_equal_ones(cache):
-    """Two jobs that find an empty folder both build; the later one publishes over the files of the first."""
+# ---- names are given once
+
+
+def refuse_links(monkeypatch, code):
+    def link(source, target):
+        raise OSError(code, os.strerror(code), source, None, target)
+
+    monkeypatch.setattr(os, "link", link)
+
+
+def inodes(folder):
+    return {path.name: path.stat().st_ino for path in folder.iterdir()}
+
+
+WITHOUT_LINKS = [errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS, errno.EXDEV]
+
+
+@pytest.mark.parametrize("code", [None, *WITHOUT_LINKS])
+def test_files_that_appear_meanwhile_stay(cache, lines, monkeypatch, code):
+    """Two jobs that find an empty folder both build. Ranks may have the files of the first one mapped: on NFS they would
+    die of a replaced one."""
+    if code is not None:
+        refuse_links(monkeypatch, code)
+    first = {}
 
     def build_slowly():
         cache.get("GPT", RECIPE, Builder())
+        first.update(inodes(cache.folder))
         return ARRAYS
 
     check(cache.get("GPT", RECIPE, build_slowly))
+    assert inodes(cache.folder) == first
+    assert len(first) == 4
     check(cache.get("GPT", RECIPE, Builder()))
+    assert lines == []
+
+
+@pytest.mark.parametrize("code", [None, errno.EPERM])
+@pytest.mark.parametrize("kind", ["*rows.npy", "*.json"])
+def test_only_the_damaged_file_of_an_entry_is_replaced(cache, monkeypatch, kind, code):
+    cache.get("GPT", RECIPE, Builder())
+    before = inodes(cache.folder)
+    (path,) = cache.folder.glob(kind)
+    truncate(path)
+    if code is not None:
+        refuse_links(monkeypatch, code)
+    check(cache.get("GPT", RECIPE, Builder()))
+    after = inodes(cache.folder)
+    assert after.keys() == before.keys()
+    assert [name for name in after if after[name] != before[name]] == [path.name]
+
+
+def test_array_with_other_numbers_is_no_equal_one(cache):
+    """Without its description nothing says that an array's numbers are those of the recipe."""
+    cache.get("GPT", RECIPE, Builder())
+    (path,) = cache.folder.glob("*rows.npy")
+    np.save(path, ARRAYS["rows"] + 1)
+    missing(next(cache.folder.glob("*.json")))
+    check(cache.get("GPT", RECIPE, Builder()))
+
+
+def test_link_that_fails_for_want_of_room_is_told(cache, lines, monkeypatch):
+    refuse_links(monkeypatch, errno.EDQUOT)
+    check(cache.get("GPT", RECIPE, Builder()))
+    assert len(lines) == 1
+    assert "cannot write" in lines[0]
+    assert os.strerror(errno.EDQUOT) in lines[0]
+    assert list(cache.folder.iterdir()) == []
+
+
+# ---- what a killed build leaves
+
+
+KILLED = """
+import numpy as np
+from megatron_zero.data.index_cache import IndexCache
+
+def prepare(folder):
+    pass
+
+def act(folder):
+    IndexCache(folder / "cache").get("GPT", {"recipe": 1}, lambda: {"rows": np.arange(9), "order": np.arange(4)})
+"""
+
+
+def test_killed_at_any_step_a_build_is_made_good_by_the_next_one(tmp_path):
+    expected = {"rows": np.arange(9), "order": np.arange(4)}
+    killed = killed_at_every_step(KILLED, tmp_path)
+    assert len(killed) > 25
+    whole = {path.name: path.read_bytes() for path in (killed[-1].folder / "cache").iterdir()}
+    assert len(whole) == 3
+    for each in killed:
+        told = []
+        folder = each.folder / "cache"
+        cache = IndexCache(folder, required=True, tell=told.append)
+        for _ in range(2):
+            arrays = cache.get("GPT", {"recipe": 1}, lambda: expected)
+            for name, array in expected.items():
+                np.testing.assert_array_equal(arrays[name], array, err_msg=each.step)
+        # An entry that is complete is only read; the next one that is written clears up.
+        cache.get("other", {}, dict)
+        assert all("removed" in line and ".tmp, which a run that was killed left" in line for line in told), told
+        assert {path.name: path.read_bytes() for path in folder.iterdir() if path.name[:5] != "other"} == whole, each.step
+
+
+def test_files_of_living_builds_and_of_other_machines_stay(cache, lines, monkeypatch):
+    stem = f"GPT-{'0' * 32}"
+    cache.folder.mkdir(parents=True)
+    with index_cache.StagedFile(cache.folder / f"{stem}-rows.npy") as living, monkeypatch.context() as elsewhere:
+        elsewhere.setattr(staged_file, "_machine_mark", lambda: "0badcafe")
+        others = [staged_file.temporary_path(cache.folder / f"{stem}{end}") for end in ("-rows.npy", "-order.npy")]
+        elsewhere.undo()
+        for other in others:
+            other.write_bytes(b"half")
+        os.utime(others[0], (0, 0))
+        cache.get("GPT", RECIPE, Builder())
+        assert living.temporary.exists()
+        assert all(other.exists() for other in others)
+    assert lines == [f"{others[0]} seems to be left by a run that was killed on another machine: remove it if so"]
+
+
+def test_temporary_files_of_other_things_are_not_looked_at(cache, lines):
+    """--data-cache-path may name a folder that holds the data, too."""
+    cache.folder.mkdir(parents=True)
+    left = [staged_file.temporary_path(cache.folder / name) for name in ("a.bin", "a.idx", f"a-{'0' * 31}.json")]
+    for path in left:
+        path.write_bytes(b"half")
+    cache.get("GPT", RECIPE, Builder())
+    assert all(path.exists() for path in left)
+    assert lines == []
 
 
 class FullDisk(index_cache.StagedFile):

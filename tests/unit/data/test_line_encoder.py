@@ -33,6 +33,12 @@ def test_lines_become_documents():
     assert (encoded.text_bytes, encoded.input_bytes) == (18 + 13 + 13, 7)
 
 
+@pytest.mark.parametrize("number", ["9" * 5000, "-" + "9" * 5000, "1e999", "NaN", "9" * 4000])
+def test_number_under_another_key_may_have_any_size(number):
+    line = b'{"text": "1 2", "n": [%s, 7]}' % number.encode()
+    assert documents(encode(line)) == [[1, 2]]
+
+
 def test_end_of_document_follows_text_but_not_nothing():
     """H25: nothing is appended to an empty document."""
     assert documents(encode(b'{"text": ""}', b'{"text": "5"}', b'{"text": " "}', append_eod=True)) == [[], [5, 100], []]
@@ -60,9 +66,11 @@ def test_large_vocabulary_makes_four_byte_ids():
         (b'{"text": "x",}', "not JSON"),
         (b'{"text": "1"} {"text": "2"}', "not JSON: Extra data"),
         (b'{"text": "bad \\x41"}', "not JSON"),
-        (b"[" * 100_000, "not JSON"),
-        (b'{"text": "1", "n": ' + b"9" * 5000 + b"}", "not JSON"),
-        (b'\xef\xbb\xbf{"text": "1"}', "not JSON"),
+        (b"[" * 100_000, "nested too deeply: lists and objects are followed for about a thousand levels"),
+        (b'{"text": "1", "n": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
+        (b'{"text": "1", "n": ' + b"9" * 5000, "not JSON: Expecting ',' delimiter"),
+        (b'{"text": ' + b"9" * 5000 + b"}", "key 'text' holds a number, not a text"),
+        (b'\xef\xbb\xbf{"text": "1"}', "begins with a byte order mark"),
         (b'{"text": "\xff\xfe"}', "not UTF-8 at byte 10 of the line"),
         (b"[1, 2]", "a list, not a JSON object"),
         (b'"text"', "a text, not a JSON object"),
@@ -125,7 +133,7 @@ def test_check_finds_the_same_bad_lines_and_encodes_nothing():
 class OddTokenizer:
     """Its text is the ids; anything goes, also beyond its vocabulary."""
 
-    vocab_size, eod = 100, 99
+    vocab_size, eod, refuses_text = 100, 99, False
 
     def encode(self, text):
         return json.loads(text)

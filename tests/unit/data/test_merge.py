@@ -5,8 +5,9 @@ import pytest
 
 from megatron_zero.config.fields import ConfigError
 from megatron_zero.data import indexed_dataset
+from megatron_zero.data import merge as merge_module
 from megatron_zero.data.index_format import write_index
-from megatron_zero.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
+from megatron_zero.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter, open_prefix
 from megatron_zero.data.merge import common_dtype, merge, plan_merge
 
 A = ([[1, 2]], [], [[3], [4, 5]])
@@ -71,7 +72,9 @@ def test_folder_means_all_its_pairs_by_name(tmp_path):
     for name in ("b", "a", "c.d"):
         write(tmp_path / "in" / name, [[[ord(name[0])]]])
     plan = plan_merge([str(tmp_path / "in")], output=str(tmp_path / "out"))
-    assert plan.prefixes == tuple(str(tmp_path / "in" / name) for name in ("a", "b", "c.d"))
+    assert tuple(dataset.prefix for dataset in plan.datasets) == tuple(
+        str(tmp_path / "in" / name) for name in ("a", "b", "c.d")
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,6 +98,16 @@ def test_wrong_input_is_refused_before_anything_is_written(tmp_path, spoil, inpu
         plan_merge([str(tmp_path / name) for name in inputs], output=str(tmp_path / "out"))
 
 
+def test_every_pair_is_opened_once(tmp_path, monkeypatch):
+    prefixes = [write(tmp_path / name, A) for name in "ab"]
+    opened = []
+    monkeypatch.setattr(
+        merge_module, "open_prefix", lambda prefix, flag: opened.append(prefix) or open_prefix(prefix, flag=flag)
+    )
+    merged(prefixes, tmp_path / "out")
+    assert opened == prefixes
+
+
 def test_output_over_an_input_is_refused_also_through_a_link(tmp_path):
     write(tmp_path / "a", A)
     write(tmp_path / "b", B)
@@ -105,7 +118,7 @@ def test_output_over_an_input_is_refused_also_through_a_link(tmp_path):
 
 
 def test_missing_pair_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"nowhere\.bin"):
+    with pytest.raises(ConfigError, match=r"--input .*nowhere: there is no file .*nowhere\.idx; the prefix is"):
         plan_merge([str(tmp_path / "nowhere")], output=str(tmp_path / "out"))
 
 

@@ -7,8 +7,10 @@ import subprocess
 import sys
 
 import pytest
+from helpers.tools import load_tool
 
 from megatron_zero.config.fields import ConfigError
+from megatron_zero.data.indexed_dataset import IndexedDataset
 from megatron_zero.data.prefix_lock import PrefixLock
 
 
@@ -66,7 +68,32 @@ def test_without_locks_in_the_file_system_nothing_is_held(tmp_path, monkeypatch)
     monkeypatch.setattr(fcntl, "flock", flock)
     lock = PrefixLock(tmp_path / "a")
     assert not lock.held
+    assert lock.warning().startswith(
+        f"{tmp_path} has no file locks, so nothing keeps a second run from writing a.bin and .idx"
+    )
+    assert "\n" not in lock.warning()
     lock.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.lock"]  # another machine may hold it
+    monkeypatch.undo()
+    held = PrefixLock(tmp_path / "a")
+    assert held.warning() == ""
+    held.close()
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_tools_warn_once_where_there_are_no_locks_and_work(tmp_path, monkeypatch, capsys, code):
+    def flock(descriptor, operation):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    (tmp_path / "in").write_text('{"text": "1"}\n')
+    words = ["--input", str(tmp_path / "in"), "--output-prefix", str(tmp_path / "a"), "--workers", "1"]
+    assert load_tool("preprocess_data").main([*words, "--tokenizer-type", "NullTokenizer", "--vocab-size", "9"]) == 0
+    prefix = str(tmp_path / "a_text_document")
+    assert capsys.readouterr().err.count("has no file locks") == 1
+    assert load_tool("merge_datasets").main(["--input", prefix, "--output-prefix", str(tmp_path / "b")]) == 0
+    assert capsys.readouterr().err.count("has no file locks") == 1
+    assert IndexedDataset(tmp_path / "b").get(0).tolist() == [1]
 
 
 def test_missing_folder_is_named(tmp_path):

@@ -59,6 +59,14 @@ def test_line_has_counts_rates_and_the_time_left():
     assert report.line_with_time_left(None) == report.line()
 
 
+def test_texts_of_several_keys_are_counted_by_themselves():
+    report = report_at(100, 104)
+    texts = [EncodedTexts(np.zeros(sum(lengths), np.uint16), np.array(lengths)) for lengths in ([0, 2], [0, 0])]
+    report.add(EncodedPiece("a", tuple(texts), (), 2, 8, 8))
+    assert (report.documents, report.texts, report.empty_texts) == (2, 4, 3)
+    assert report.line().startswith("2 documents with 4 texts (3 of them empty), 2 tokens; ")
+
+
 def test_piece_without_texts_counts_its_documents():
     report = report_at(0)
     report.add(EncodedPiece("a", (), (BadLine("a", 1, "bad"),), 7, 10, 10))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from megatron_zero.data import staged_file
-from megatron_zero.data.staged_file import Leftovers, StagedFile, clear_abandoned
+from megatron_zero.data.staged_file import Leftovers, StagedFile, clear_abandoned, clear_abandoned_in
 
 
 def test_published_file_holds_what_was_written(tmp_path):
@@ -142,6 +142,64 @@ def test_file_of_another_machine_stays_and_is_told(tmp_path, monkeypatch):
     monkeypatch.undo()
     assert clear_abandoned(tmp_path / "a.bin") == Leftovers(kept=(left,))
     assert left.exists()
+
+
+@pytest.mark.parametrize("locked_by", ["nobody", "the other process"])
+def test_file_taken_for_abandoned_before_its_writer_locked_it_is_made_again(tmp_path, monkeypatch, locked_by):
+    """Between open and flock another process clears up: it has removed the file, or is about to."""
+    target, held = tmp_path / "a.bin", []
+
+    def flock(descriptor, operation, real=fcntl.flock):
+        monkeypatch.setattr(fcntl, "flock", real)
+        (new,) = tmp_path.iterdir()
+        if locked_by == "nobody":
+            assert clear_abandoned_in(tmp_path, "a.bin") == Leftovers(removed_empty=(new,))
+        else:
+            held.append(open(new, "rb"))  # noqa: SIM115 - closed below
+            real(held[0], operation)
+        real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with StagedFile(target) as file:
+        for other in held:
+            other.close()
+        file.write(b"new")
+        file.seal()
+        assert clear_abandoned(target).kept == (file.temporary,)
+        file.publish()
+    assert target.read_bytes() == b"new"
+
+
+def test_writers_that_finish_meanwhile_are_neither_removed_nor_kept(tmp_path, monkeypatch):
+    target = tmp_path / "a.bin"
+    file = StagedFile(target)
+    file.write(b"new")
+    file.seal()
+
+    def flock(descriptor, operation, real=fcntl.flock):
+        file.publish()
+        real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert clear_abandoned(target) == Leftovers()
+    assert target.read_bytes() == b"new"
+    assert clear_abandoned(target) == Leftovers()
+
+
+def test_file_that_cannot_be_removed_is_kept(tmp_path, monkeypatch):
+    left = abandoned(tmp_path / "a.bin")
+
+    def unlink(path, *arguments, **options):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    monkeypatch.setattr(type(left), "unlink", unlink)
+    assert clear_abandoned(tmp_path / "a.bin") == Leftovers(kept=(left,))
+
+
+def test_files_of_many_names_are_cleared_by_a_pattern(tmp_path):
+    left = [abandoned(tmp_path / name) for name in ("x-1.npy", "x-2.json", "x-3.bin")]
+    assert clear_abandoned_in(tmp_path, r"x-\d\.(npy|json)") == Leftovers(removed=tuple(left[:2]))
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,19 @@ import numpy as np
 import pytest
 
 from megatron_zero.config.fields import ConfigError
+from megatron_zero.data import summary as summary_module
 from megatron_zero.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
 from megatron_zero.data.summary import document_lengths, length_buckets, sample_documents, summarize
 from megatron_zero.data.tokenizer import NullTokenizer
 
 DOCUMENTS = ([[5, 6, 7]], [], [[1], [], [2, 3]], [[]], [[9] * 70])
+
+
+def floats_of(folder, documents, dtype):
+    with IndexedDatasetWriter(folder / "a", dtype=np.dtype(dtype)) as writer:
+        for document in documents:
+            writer.add_document([np.array(document, dtype=dtype)])
+    return IndexedDataset(folder / "a")
 
 
 def dataset_of(folder, documents=DOCUMENTS):
@@ -33,6 +41,37 @@ def test_pair_without_tokens_has_a_summary(tmp_path, documents):
     summary = summarize(dataset_of(tmp_path, documents), scan=True)
     assert (summary.documents, summary.empty_documents, summary.tokens) == (len(documents), len(documents), 0)
     assert (summary.min_length, summary.max_length, summary.smallest_id) == (0, 0, None)
+
+
+@pytest.mark.parametrize("dtype", ["<f4", "<f8"])
+@pytest.mark.parametrize("chunk", [1, 2, 1 << 20])
+def test_elements_that_are_not_finite_are_counted_and_no_limits(tmp_path, monkeypatch, dtype, chunk):
+    values = [2.5, np.nan, -1.25, np.inf, -np.inf, 0.0]
+    dataset = floats_of(tmp_path, [values, [], [np.nan]], dtype)
+    monkeypatch.setattr(summary_module, "CHUNK", chunk)
+    summary = summarize(dataset, scan=True)
+    assert (summary.smallest_id, summary.largest_id, summary.not_finite) == (-1.25, 2.5, 4)
+    samples = sample_documents(dataset, count=3, max_ids=5, tokenizer=None)
+    assert [sample.ids for sample in samples] == [(2.5, None, -1.25, None, None), (), (None,)]
+    with pytest.raises(ConfigError, match=r"a\.idx: elements of type float.. are no token ids.* leave out --tokenizer-type"):
+        sample_documents(dataset, count=1, max_ids=5, tokenizer=NullTokenizer(10))
+
+
+def test_nothing_finite_has_no_limits(tmp_path):
+    summary = summarize(floats_of(tmp_path, [[np.nan, np.inf]], "<f4"), scan=True)
+    assert (summary.smallest_id, summary.largest_id, summary.not_finite) == (None, None, 2)
+
+
+def test_sample_reads_no_more_sequences_than_it_shows(tmp_path, monkeypatch):
+    dataset = dataset_of(tmp_path, [[[token % 90] for token in range(20_000)]])
+    read = []
+    monkeypatch.setattr(
+        IndexedDataset, "get", lambda self, *given, get=IndexedDataset.get: read.append(given) or get(self, *given)
+    )
+    (sample,) = sample_documents(dataset, count=1, max_ids=200, tokenizer=None)
+    assert sample.ids == tuple(token % 90 for token in range(200))
+    assert sample.length == 20_000
+    assert len(read) == 200
 
 
 def test_ids_are_unknown_without_a_scan(tmp_path):

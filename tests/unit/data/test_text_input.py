@@ -8,6 +8,7 @@ import pytest
 
 from megatron_zero.config.fields import ConfigError
 from megatron_zero.data.text_input import TextSource, compression_of, find_sources
+from megatron_zero.data.text_pieces import TextBlock, text_pieces
 
 
 def write(folder, *names, content=b"{}\n"):
@@ -54,6 +55,21 @@ def test_name_without_a_file_is_refused(tmp_path, name, message):
 def test_empty_name_is_refused():
     with pytest.raises(ConfigError, match="an empty name"):
         find_sources([""])
+
+
+def test_descriptor_goes_by_the_name_of_its_file_where_it_has_one(tmp_path):
+    """Workers open it anew, and theirs of that number is another."""
+    write(tmp_path, "a", content=b"{}\n")
+    with open(tmp_path / "a", "rb") as file:
+        name = f"/dev/fd/{file.fileno()}"
+        (source,) = find_sources([name])
+        assert (source.name, source.path, source.is_lasting) == (name, str(tmp_path / "a"), True)
+        (tmp_path / "a").unlink()
+        (source,) = find_sources([name])
+        assert (source.path, source.is_lasting) == (name, False)
+        (piece,) = text_pieces([source])
+        assert isinstance(piece, TextBlock)
+        assert piece.read() == b"{}\n"
 
 
 def test_standard_input_is_one_source():

@@ -153,6 +153,11 @@ def test_requirements_are_read_from_pyproject(probe: ModuleType) -> None:
     assert any(requirement.startswith("pybind11") for requirement in probe.build_requirements(ROOT))
 
 
+def test_packages_that_may_be_missing_are_written_as_in_pyproject(probe: ModuleType) -> None:
+    """They are left out of the list of what is needed by their text, bounds and all."""
+    assert set(probe.OPTIONAL) <= set(probe.requirements(ROOT, ("hf", "test")))
+
+
 def test_key_follows_sources(probe: ModuleType, checkout: Checkout) -> None:
     source = checkout.root / "csrc/adam/adam.h"
     source.parent.mkdir()

@@ -1,8 +1,11 @@
 """tools/merge_datasets.py, inspect_dataset.py and verify_dataset.py as a user calls them."""
 
 import json
+import os
 
+import numpy as np
 import pytest
+from helpers.kill_points import killed_at_every_step
 from helpers.tools import load_tool
 
 from megatron_zero.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
@@ -67,6 +70,75 @@ def test_merge_with_a_damaged_input_writes_nothing(tmp_path, capsys):
     assert not list(tmp_path.glob("out*"))
 
 
+# ---- over a prefix at which an earlier run was killed
+
+REPLACE = """
+import os
+from megatron_zero.data.indexed_dataset import IndexedDatasetWriter
+
+def write(folder, document):
+    with IndexedDatasetWriter(folder / "out_text_document", vocab_size=100) as writer:
+        writer.add_document(document)
+
+def prepare(folder):
+    write(folder, [[1, 2]])
+
+def act(folder):
+    write(folder, [[3, 4]])
+"""
+PAIR = ["out_text_document.bin", "out_text_document.idx"]
+
+
+@pytest.fixture
+def killed(tmp_path):
+    """Folders of runs that were killed, one for each set of names that can be left."""
+    (tmp_path / "killed").mkdir()
+    by_names = {}
+    for each in killed_at_every_step(REPLACE, tmp_path / "killed"):
+        names = {".tmp" if path.suffix == ".tmp" else path.name for path in each.folder.iterdir()}
+        by_names[frozenset(names)] = each.folder
+    assert len(by_names) >= 5
+    return list(by_names.values())
+
+
+@pytest.mark.parametrize("tool", ["preprocess", "merge"])
+def test_next_run_over_the_prefix_makes_the_pair_and_names_what_was_left(tmp_path, capsys, killed, tool):
+    preprocess(tmp_path, "b", output="expected")
+    for folder in killed:
+        interrupted = not (folder / PAIR[1]).exists()
+        capsys.readouterr()
+        if tool == "preprocess":
+            preprocess(folder, "b", output="out")
+            (folder / "b").unlink()
+        else:
+            argv = [
+                "--input",
+                str(tmp_path / "expected_text_document"),
+                "--output-prefix",
+                str(folder / "out_text_document"),
+            ]
+            assert merge_datasets.main(argv) == 0
+        assert (f"{PAIR[1]}.previous belongs to" in capsys.readouterr().err) == interrupted
+        assert sorted(path.name for path in folder.iterdir()) == PAIR
+        for name in PAIR:
+            assert (folder / name).read_bytes() == (tmp_path / name.replace("out", "expected")).read_bytes()
+
+
+def test_every_reader_names_the_index_that_stands_aside(tmp_path, capsys, killed):
+    for folder in killed:
+        if (folder / PAIR[1]).exists():
+            continue
+        prefix = str(folder / "out_text_document")
+        for tool, argv in (
+            (inspect_dataset, [prefix]),
+            (verify_dataset, [prefix, "--vocab-size", "100"]),
+            (merge_datasets, ["--input", prefix, "--output-prefix", str(tmp_path / "merged")]),
+        ):
+            capsys.readouterr()
+            assert tool.main(argv) == 1
+            assert f"{prefix}.idx.previous belongs to" in capsys.readouterr().err
+
+
 # ---- inspect
 
 
@@ -98,6 +170,20 @@ def test_inspect_shows_ids_without_a_tokenizer_and_json_for_machines(tmp_path, c
     assert found["samples"] == [{"document": 0, "length": 3, "ids": [1, 2, 3], "text": None}]
 
 
+def test_inspect_of_floating_point_says_what_is_not_shown_and_writes_valid_json(tmp_path, capsys):
+    with IndexedDatasetWriter(tmp_path / "a", dtype=np.dtype("<f4")) as writer:
+        writer.add_document([np.array([0.5, np.nan, -np.inf, 3.0], dtype="<f4")])
+    argv = [str(tmp_path / "a"), "--scan", "--sample", "1"]
+    assert inspect_dataset.main(argv) == 0
+    out = capsys.readouterr().out
+    assert "  values     0.5 to 3.0; NaN or infinite: 2\n" in out
+    assert "  0.5 null null 3.0\n  null: NaN or infinite, 2 of the 4 shown\n" in out
+    assert inspect_dataset.main([*argv, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert (found["smallest_id"], found["largest_id"], found["not_finite"]) == (0.5, 3.0, 2)
+    assert found["samples"][0]["ids"] == [0.5, None, None, 3.0]
+
+
 @pytest.mark.parametrize("documents", [[], [[]]])
 def test_inspect_of_nothing_is_no_error(tmp_path, capsys, documents):
     assert inspect_dataset.main([write(tmp_path / "a", documents), "--scan", "--sample", "2"]) == 0
@@ -110,8 +196,28 @@ def test_damaged_or_missing_pair_is_an_error(tmp_path, capsys, tool):
     (tmp_path / "a.bin").write_bytes(b"12345")
     assert tool.main([prefix]) == 1
     assert f"{prefix}.bin: 5 bytes, but the 1 sequences of {prefix}.idx take 6 (uint16)" in capsys.readouterr().err
-    assert tool.main([str(tmp_path / "nowhere")]) == 1
-    assert "nowhere" in capsys.readouterr().err
+    for missing, hint in (("nowhere", "e.g. my-gpt2"), ("a.bin", "did you type PREFIX.bin"), ("", "did you type a folder")):
+        assert tool.main([f"{tmp_path}/{missing}"]) == 1
+        error = capsys.readouterr().err
+        assert f"error: prefix {tmp_path}/{missing}: there is no file {tmp_path}/{missing}.idx; the prefix is" in error
+        assert hint in error
+
+
+@pytest.mark.parametrize("suffix", [".bin", ".idx"])
+@pytest.mark.parametrize("tool", [inspect_dataset, verify_dataset])
+def test_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path, capsys, tool, suffix):
+    prefix = write(tmp_path / "a", [[1, 2, 3]])
+    (tmp_path / f"a{suffix}").unlink()
+    os.mkfifo(tmp_path / f"a{suffix}")
+    assert tool.main([prefix]) == 1
+    assert f"prefix {prefix}: {prefix}{suffix} cannot be read: not a regular file (a pipe" in capsys.readouterr().err
+
+
+def test_verify_refuses_checksums_that_are_a_pipe(tmp_path, capsys):
+    prefix = write(tmp_path / "a", [[1, 2, 3]])
+    os.mkfifo(tmp_path / "a.sha256")
+    assert verify_dataset.main([prefix]) == 1
+    assert "a.sha256: not a regular file" in capsys.readouterr().err
 
 
 # ---- verify

@@ -101,6 +101,42 @@ def test_standard_input_is_read_alone_and_among_files(tmp_path, pack, workers):
     assert tokens(tmp_path) == [[1], [2], [2, 2], [3]]
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("redirection", ["3<{}", "3< <(cat {})"])
+@pytest.mark.parametrize("name", ["/dev/fd/3", "/proc/self/fd/3"])
+def test_descriptor_of_a_file_or_a_pipe_is_read(tmp_path, name, redirection, workers):
+    (tmp_path / "a").write_bytes(lines_of("1", "2 2"))
+    words = [sys.executable, str(TOOLS / "preprocess_data.py"), *arguments(tmp_path, name, workers=workers)]
+    script = " ".join([*words, redirection.format(tmp_path / "a")])
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TOOLS.parent), *sys.path])}
+    ended = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert tokens(tmp_path) == [[1], [2, 2]]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_tokenizer_file_that_is_a_descriptor_is_found_by_workers_or_refused(tmp_path, workers):
+    vocab_file, merge_file = write_bpe_files(tmp_path)
+    (tmp_path / "a").write_bytes(lines_of("the"))
+    words = [
+        *(sys.executable, str(TOOLS / "preprocess_data.py"), "--input", str(tmp_path / "a"), "--workers", str(workers)),
+        *("--output-prefix", str(tmp_path / "out"), "--tokenizer-type", "GPT2BPETokenizer"),
+        *("--vocab-file", "/dev/fd/3", "--merge-file", str(merge_file)),
+    ]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TOOLS.parent), *sys.path])}
+
+    def run_with(redirection):
+        script = " ".join([*words, redirection])
+        return subprocess.run(["bash", "-c", script], env=environment, capture_output=True, timeout=60, check=False)
+
+    ended = run_with(f"3< <(cat {vocab_file})")
+    assert ended.returncode == 1
+    assert b"--vocab-file /dev/fd/3 is not a regular file (a pipe or a device), and each process reads it" in ended.stderr
+    ended = run_with(f"3<{vocab_file}")
+    assert ended.returncode == 0, ended.stderr
+    assert len(tokens(tmp_path)[0]) == 1
+
+
 def test_bad_line_of_standard_input_has_its_number(tmp_path):
     ended = start_with_stdin(tmp_path, "-", data=lines_of("1") + b"bad\n")
     assert ended.returncode == 1

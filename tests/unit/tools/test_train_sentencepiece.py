@@ -120,8 +120,8 @@ def test_long_lines_are_cut_and_not_dropped(tmp_path):
     "content,more,message",
     [
         ('{"text": "a"}', ["--vocab-size", "4096"], "SentencePiece cannot make 4096 pieces of 1 documents"),
-        ('{"text": "a"}', ["--vocab-size", "100"], "--vocab-size 100: the bytes and special pieces alone are 260"),
-        ("bad", [], "line 1: not JSON"),
+        ("bad", [], "in.jsonl, line 1: not JSON: Expecting value: line 1 column 1 (char 0)\n"),
+        ('{"text": "a"}\n{"text": 5}', [], "in.jsonl, line 2: key 'text' holds a number, not a text\n"),
         ("", [], "cannot make 4096 pieces of 0 documents"),
     ],
 )
@@ -131,6 +131,47 @@ def test_training_that_cannot_work_is_explained_and_writes_nothing(tmp_path, cap
     assert train.main(["--input", str(path), "--output", str(tmp_path / "out.model"), *more]) == 1
     assert message in capsys.readouterr().err
     assert [entry.name for entry in tmp_path.iterdir()] == ["in.jsonl"]
+
+
+def test_signal_while_the_library_reads_ends_with_its_own_status(tmp_path, monkeypatch):
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"text": "a"}\n')
+
+    def stop(line, keys):
+        raise SystemExit(143)
+
+    monkeypatch.setattr(train, "texts_of_line", stop)
+    with pytest.raises(SystemExit) as ended:
+        train.main(["--input", str(path), "--output", str(tmp_path / "out.model")])
+    assert ended.value.code == 143
+    assert [entry.name for entry in tmp_path.iterdir()] == ["in.jsonl"]
+
+
+@pytest.mark.parametrize(
+    "flag,value,rule",
+    [
+        ("--vocab-size", "100", "from 260 to 2147483647"),
+        ("--vocab-size", "99999999999", "from 260 to 2147483647"),
+        ("--vocab-size", "9" * 5000, "from 260 to 2147483647"),
+        ("--threads", "0", "from 1 to 1024"),
+        ("--threads", "2.5", "from 1 to 1024"),
+        ("--max-characters", "-1", "of at least 1"),
+    ],
+)
+def test_number_beyond_its_limits_is_refused_with_its_flag(tmp_path, capsys, flag, value, rule):
+    with pytest.raises(SystemExit):
+        train.main(["--input", "in", "--output", str(tmp_path / "out"), flag, value])
+    shown = value if len(value) < 40 else "9" * 37 + "..."
+    assert f"argument {flag}: '{shown}' is not a whole number {rule}\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["", ".", "folder", "folder/"])
+def test_folder_as_the_output_is_named(tmp_path, capsys, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
+    assert train.main(["--input", "in.jsonl", "--output", name]) == 1
+    assert "a folder of that name is in the way" in capsys.readouterr().err
 
 
 def test_model_never_replaces_its_own_text(tmp_path, capsys):

@@ -1,0 +1,61 @@
+"""Flags of tools/: numbers with their rule, and a tokenizer's flags from training's table."""
+
+import argparse
+
+import pytest
+
+from megatron_zero.config.cli import read_command_line
+from megatron_zero.config.data import TokenizerConfig
+from megatron_zero.config.fields import knobs
+from megatron_zero.data.tokenizer_flags import add_tokenizer_flags, tokenizer_config
+from megatron_zero.data.tool_flags import number_from_zero, output_prefix, whole_number
+
+
+@pytest.mark.parametrize("text,value", [("0", 0), ("12", 12), ("+7", 7), ("1e3", 1000), ("20.0", 20)])
+def test_whole_numbers_are_written_as_for_training(text, value):
+    assert whole_number(0)(text) == value
+    assert read_command_line(["--num-workers", text]).given["data.num_workers"].value == value
+
+
+@pytest.mark.parametrize("text", ["", " ", "x", "1.5", "-1", "4", "nan", "inf", "1e400", "9" * 5000, "0x2", "1_0", "--"])
+def test_what_is_no_whole_number_within_the_limits_is_refused(text):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"is not a whole number from 0 to 3$") as found:
+        whole_number(0, 3)(text)
+    assert len(str(found.value)) < 100
+
+
+@pytest.mark.parametrize("text", ["", "x", "-0.1", "nan", "inf", "1e400"])
+def test_what_is_no_number_from_zero_is_refused(text):
+    assert number_from_zero("2e-2") == 0.02
+    with pytest.raises(argparse.ArgumentTypeError, match=r"is not a finite number of at least 0$"):
+        number_from_zero(text)
+
+
+@pytest.mark.parametrize(
+    "text,example", [("data/", "data/my"), ("a/b/.", "a/b/my"), (".", "./my"), ("..", "./my"), ("x.", "x/my")]
+)
+def test_prefix_that_ends_in_no_name_is_refused_with_an_example(text, example):
+    with pytest.raises(argparse.ArgumentTypeError, match=f"ends in .*FOLDER/NAME, e.g. {example}$"):
+        output_prefix(text)
+
+
+@pytest.mark.parametrize("text", ["a", "a.b/c", "../a", ".hidden"])
+def test_prefix_with_a_name_is_taken_as_it_is(text):
+    assert output_prefix(text) == text
+
+
+def test_tokenizer_flags_and_their_help_are_those_of_training():
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    add_tokenizer_flags(parser, required=True, vocab_size=786)
+    shown = {action.option_strings[0]: (action.help, action.choices) for action in parser._actions[1:]}
+    assert shown == {knob.flag: (knob.help, knob.choices) for knob in knobs(TokenizerConfig).values()}
+    words = [
+        *("--tokenizer-type", "Llama2Tokenizer", "--tokenizer-model", "m", "--vocab-file", "v", "--merge-file", "g"),
+        *("--vocab-size", "5", "--trust-remote-code"),
+    ]
+    assert tokenizer_config(parser.parse_args(words)) == TokenizerConfig("Llama2Tokenizer", "m", "v", "g", 5, True)
+    given = read_command_line(words).given
+    assert {name: found.value for name, found in given.items()} == {
+        f"tokenizer.{name}": value
+        for name, value in zip(knobs(TokenizerConfig), ("Llama2Tokenizer", "m", "v", "g", 5, True), strict=True)
+    }
