@@ -14,7 +14,6 @@ from .fields import ConfigError
 from .training import BatchConfig, TrainConfig
 from .tree import RunConfig
 
-
 MOST_FACTORISATIONS: Final = 12  # that an error lists
 
 
