@@ -42,6 +42,8 @@ class ColumnParallelLinear(nn.Module):
     ) -> None:
         super().__init__()
         shape = (out_shape,) if isinstance(out_shape, int) else out_shape
+        if not 0 <= split_dim < len(shape):
+            raise ValueError(f"split_dim {split_dim} is not a dim of out_shape {shape}")
         self._tp = tp
         self.splits = {"weight": TensorSplit((*shape, in_features), split_dim, tp.axis.rank, tp.axis.size)}
         self.weight = _empty(self.splits["weight"])

@@ -96,18 +96,21 @@ def collect_splits(module: nn.Module) -> dict[str, TensorSplit]:
     """named_parameters() name -> its split, for every parameter, in that order.
 
     A module declares its own parameters in an attribute `splits: dict[str, TensorSplit]`, by attribute name; a
-    parameter that is not declared is replicated (dim None). Raises ValueError when a declared local shape is not the
-    parameter's, or a declared name is no parameter of the module.
+    parameter that is not declared is replicated (dim None, rank 0 of 1). A parameter that two modules share appears once,
+    as the first declares it. Raises ValueError when a declared name is no parameter of its module, or has another shape.
     """
-    splits: dict[str, TensorSplit] = {}
-    for name, parameter in module.named_parameters():
-        prefix, _, attribute = name.rpartition(".")
-        declared = getattr(module.get_submodule(prefix), "splits", {})
-        split = declared.get(attribute, TensorSplit(tuple(parameter.shape), None, 0, 1))
-        if split.local_shape != tuple(parameter.shape):
+    found = {}
+    for prefix, part in module.named_modules():
+        own = dict(part.named_parameters(recurse=False))
+        declared: dict[str, TensorSplit] = getattr(part, "splits", {})
+        if unknown := sorted(declared.keys() - own.keys()):
             raise ValueError(
-                f"parameter {name} has shape {tuple(parameter.shape)}, but its split {split} has the local shape "
-                f"{split.local_shape}"
+                f"module {prefix or 'itself'} declares splits of {unknown}, but its parameters are {sorted(own)}"
             )
-        splits[name] = split
-    return splits
+        for attribute, parameter in own.items():
+            shape, name = tuple(parameter.shape), f"{prefix}.{attribute}" if prefix else attribute
+            split = declared.get(attribute, TensorSplit(shape, None, 0, 1))
+            if split.local_shape != shape:
+                raise ValueError(f"parameter {name} has shape {shape}, but {split} has local shape {split.local_shape}")
+            found[name] = split
+    return {name: found[name] for name, _ in module.named_parameters()}
