@@ -233,9 +233,7 @@ def build_engine(
     return stage, engine
 
 
-def build_initializer(
-    config: RunConfig, sizes: DerivedSizes, splits: Mapping[str, TensorSplit]
-) -> ParameterInitializer:
+def build_initializer(config: RunConfig, sizes: DerivedSizes, splits: Mapping[str, TensorSplit]) -> ParameterInitializer:
     """First values of weights and masters."""
     return ParameterInitializer(config.model, seed=config.train.seed, vocab_size=sizes.vocab_size, splits=splits)
 

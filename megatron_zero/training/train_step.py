@@ -60,9 +60,7 @@ def train_step(parts: StepParts, state: TrainState) -> StepReport:
     with parts.timers.span("grads-reduce", level=1):
         parts.engine.finish_backward()
     with parts.timers.span("grad-norm", level=1):
-        agreed = agree_on_scalars(
-            losses, engine=parts.engine, context=parts.context, wants_exit=parts.wants_exit()
-        )
+        agreed = agree_on_scalars(losses, engine=parts.engine, context=parts.context, wants_exit=parts.wants_exit())
 
     learning_rate = parts.lr_schedule.at(state.consumed_tokens)
     grad_scale = clip_coefficient(agreed.grad_norm, max_norm=parts.clip_grad)

@@ -117,7 +117,7 @@ def load_on_rank(ctx, folder, stage):
 
 @pytest.mark.parametrize("stage", [0, 3])
 def test_every_size_loads_what_every_size_saved(pool, tmp_path, stage):
-    """H33: 50257 ids in 50304, 50432 and 50688 rows. The three sizes write the same elements, each once."""
+    """H33: 50257 ids in 50304, 50432 and 50688 rows. The three sizes write tensors of the same real shapes."""
     for saved in (1, 2, 4):
         pool.run(save_on_rank, str(tmp_path / f"tp{saved}"), stage, parallel=mesh(saved))
     for saved, loading in itertools.product((1, 2, 4), repeat=2):

@@ -51,9 +51,7 @@ def test_missing_manifest_means_incomplete(tmp_path: Path) -> None:
         (1, r"version 1, expected .*: it was made before 0\.1\.0: attention\.dense and mlp\.fc2 weights lie the other way"),
     ],
 )
-def test_another_version_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, message: str
-) -> None:
+def test_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, message: str) -> None:
     monkeypatch.setattr("megatron_zero.checkpoint.manifest.VERSION", version)
     content = WHOLE.encode()
     monkeypatch.undo()
