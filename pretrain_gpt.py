@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from datetime import timedelta
 
+from megatron_zero.config.derive import data_parallel_size
 from megatron_zero.config.fields import ConfigError
 from megatron_zero.config.load import LoadedConfig, load_run_config
 from megatron_zero.distributed.context import ParallelContext
@@ -30,6 +31,12 @@ from megatron_zero.training.trainer import TrainingFailed
 def run(loaded: LoadedConfig, env: LaunchEnvironment) -> None:
     """Meet the other ranks, build, train, part."""
     parallel = loaded.config.parallel
+    # Sizes that do not fit this world are told before the ranks meet, by all of them.
+    data_parallel_size(
+        world_size=env.world_size,
+        tp=parallel.tensor_model_parallel_size,
+        pp=parallel.pipeline_model_parallel_size,
+    )
     device, backend = choose_device(env, parallel.distributed_backend)
     timeout = timedelta(minutes=parallel.distributed_timeout_minutes)
     with (

@@ -28,8 +28,8 @@ class Loaded:
     """What a load brings besides the tensors it filled.
 
     common: as saved (tuples as lists).   rank_state: this rank's tensors on the CPU, {} if no such rank was saved.
-    saved_world_size, layout: of the run that saved. Where saved_world_size differs from the axis size, rank_state is of
-    another layout and the caller decides (and says) whether to use it or to seed anew.
+    saved_world_size, layout: of the run that saved. Where layout is not the caller's own, rank_state is of other ranks and
+    the caller decides (and says) whether to use it or to seed anew.
     unread_keys: tensors in the checkpoint that no rank wanted; the same on every rank.
     """
 

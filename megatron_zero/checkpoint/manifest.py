@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from .errors import CheckpointError
@@ -18,7 +19,11 @@ from .plan import ITEM_BYTES, Extent, Record
 from .store import FileEntry
 
 FORMAT: Final = "megatron_zero.checkpoint"
-VERSION: Final = 1
+VERSION: Final = 2
+# Why a version cannot be read: the file says what is in it, not what it means.
+UNREADABLE: Final[Mapping[int, str]] = MappingProxyType(
+    {1: "it was made before 0.1.0: attention.dense and mlp.fc2 weights lie the other way round there; train anew"}
+)
 MANIFEST: Final = "manifest.json"
 COMMON: Final = "common.json"
 
@@ -75,7 +80,10 @@ class Manifest:
             raise CheckpointError(f"{path}: has crc32 {found:08x}, expected {expected:08x}: damaged after it was saved")
         kind, version = body.get("format"), body.get("version")
         if (kind, version) != (FORMAT, VERSION):
-            raise CheckpointError(f"{path}: format {kind} version {version}, expected {FORMAT} version {VERSION}")
+            why = UNREADABLE.get(version) if kind == FORMAT and isinstance(version, int) else None
+            raise CheckpointError(
+                f"{path}: format {kind} version {version}, expected {FORMAT} version {VERSION}{f': {why}' if why else ''}"
+            )
         try:
             entries = [FileEntry.from_json(entry) for entry in body["files"]]
             return Manifest(body["iteration"], body["world_size"], body["layout"], {each.name: each for each in entries})

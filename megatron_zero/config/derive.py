@@ -8,21 +8,44 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from .fields import ConfigError
 from .training import BatchConfig, TrainConfig
 from .tree import RunConfig
 
+MOST_FACTORISATIONS: Final = 12  # that an error lists
+
 
 def data_parallel_size(*, world_size: int, tp: int, pp: int) -> int:
-    """world / (tp * pp). ConfigError with the products that fit when it is not whole."""
+    """world / (tp * pp). ConfigError with the factorisations that fit when it is not whole.
+
+    Asked before process groups are made, by every rank alike: all raise, and nobody is left waiting.
+    """
+    if tp < 1 or pp < 1:
+        raise ConfigError(
+            f"--tensor-model-parallel-size {tp} and --pipeline-model-parallel-size {pp} must both be at least 1"
+        )
     if world_size % (tp * pp) == 0:
         return world_size // (tp * pp)
-    fits = [f"{t} x {p}" for t in _divisors(world_size) for p in _divisors(world_size // t)]
+    below = world_size // (tp * pp) * (tp * pp)
+    worlds = f"{below} or {below + tp * pp}" if below else f"{tp * pp}"
     raise ConfigError(
         f"--tensor-model-parallel-size {tp} x --pipeline-model-parallel-size {pp} = {tp * pp} does not divide the world"
-        f" size {world_size}; what fits (tensor x pipeline): {', '.join(fits)}"
+        f" size {world_size} (the number of processes); start {worlds} processes, or use sizes that fit {world_size}"
+        f" (tensor x pipeline x data): {_factorisations(world_size, tp=tp, pp=pp)}"
     )
+
+
+def _factorisations(world_size: int, *, tp: int, pp: int) -> str:
+    """tensor x pipeline x data = world as text: all, or where that is long those that keep one of the two sizes."""
+    every = [(t, p) for t in _divisors(world_size) for p in _divisors(world_size // t)]
+    shown = every
+    if len(every) > MOST_FACTORISATIONS:
+        kept = [pair for pair in every if pair[0] == tp or pair[1] == pp]
+        shown = (kept or [(t, 1) for t in _divisors(world_size)])[:MOST_FACTORISATIONS]
+    text = ", ".join(f"{t} x {p} x {world_size // (t * p)}" for t, p in shown)
+    return text if len(shown) == len(every) else f"{text}, and {len(every) - len(shown)} more"
 
 
 def padded_vocab_size(vocab_size: int, *, divisible_by: int, tp: int) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,8 +20,9 @@ import torch
 from torch import Tensor
 
 from megatron_zero.config.model import ModelConfig
+from megatron_zero.tensor_parallel.splits import TensorSplit
 
-VOCABULARY_TABLES: Final = ("embedding.word.weight",)  # a row a token; padded rows at the end
+VOCABULARY_TABLES: Final = ("embedding.word.weight", "head.weight")  # a row a token; padded rows at the end
 CHUNK_NUMEL: Final = 1 << 20  # bounds the fp64 temporaries
 
 # The start is off by at most 0.95 at 0.69 (unused there) and 0.26 in the tails, 2.6 to 37; each step squares and halves it.
@@ -87,17 +89,38 @@ def init_rule(name: str, config: ModelConfig) -> InitRule:
 class ParameterInitializer:
     """Fills slices of parameters by name; see [Note: bits that do not depend on the device].
 
-    vocab_size: rows of the word embedding beyond are padding, and 0. Their gradients are 0, too, so they stay so, and
+    vocab_size: rows of the vocabulary tables beyond are padding, and 0. Their gradients are 0, too, so they stay so, and
     a checkpoint can leave them out. None: there is no padding.
+    splits: by parameter name, how this rank's part lies in the logical parameter, whose elements have the same bits for
+    every tensor-parallel size. None: every parameter is whole.
     """
 
-    def __init__(self, config: ModelConfig, *, seed: int, vocab_size: int | None = None) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        seed: int,
+        vocab_size: int | None = None,
+        splits: Mapping[str, TensorSplit] | None = None,
+    ) -> None:
         self._config = config
         self._seed = seed
         self._vocab_size = vocab_size
+        self._splits = splits
 
     def __call__(self, name: str, start: int, out: Tensor) -> None:
-        """Write elements [start, start + out.numel()) of the flattened parameter `name` into out (1-D fp32, any device)."""
+        """Write elements [start, start + out.numel()) of the flattened parameter `name`, as this rank holds it, into out
+        (1-D fp32, any device). Raises KeyError for a parameter that is not among the splits."""
+        if self._splits is None:
+            self._fill(name, start, out)
+            return
+        filled = 0
+        for run in self._splits[name].runs(start, out.numel()):
+            self._fill(name, run.start, out[filled : filled + run.numel])
+            filled += run.numel
+
+    def _fill(self, name: str, start: int, out: Tensor) -> None:
+        """Logical elements [start, start + out.numel())."""
         rule = init_rule(name, self._config)
         if rule.std == 0.0:
             out.fill_(rule.mean)

@@ -2,6 +2,7 @@
 
 Squares are summed in fp64 over fixed blocks of each unit's flat range, blocks are combined in a fixed tree, units in
 forward order: the result does not depend on ratio, tier or sub_group_size, nor on the number of threads.
+What tensor parallelism replicates lies in blocks of its own, and its first rank counts them.
 """
 
 from __future__ import annotations
@@ -16,8 +17,20 @@ BLOCK_NUMEL = 1024  # equals zero.sharding.NORM_BLOCK_NUMEL: a shard is a whole 
 _CHUNK_BLOCKS = 4096  # bounds the fp64 copy to 32 MiB
 
 
+def counted_parts(
+    shards: Sequence[Tensor], replicated: Sequence[tuple[int, int]], *, counts_replicated: bool
+) -> list[Tensor]:
+    """Views of what this rank counts: everything, or (counts_replicated False) all but the replicated [start, stop)."""
+    if counts_replicated:
+        return list(shards)
+    parts = []
+    for shard, (start, stop) in zip(shards, replicated, strict=True):
+        parts += [shard[:start], shard[stop:]]
+    return parts
+
+
 def sum_of_squares(shards: Sequence[Tensor]) -> Tensor:
-    """fp64 scalar on the shards' device: the sum of squares of all shards (fp32, whole blocks each). No host sync.
+    """fp64 scalar on the shards' device: the sum of squares of all shards (fp32, whole blocks each, or empty). No host sync.
 
     Raises ValueError for a shard that is not a whole number of blocks.
     """
@@ -25,6 +38,8 @@ def sum_of_squares(shards: Sequence[Tensor]) -> Tensor:
     for shard in shards:
         if shard.numel() % BLOCK_NUMEL:
             raise ValueError(f"a gradient shard of {shard.numel()} elements is not whole blocks of {BLOCK_NUMEL}")
+        if shard.numel() == 0:
+            continue
         blocks = shard.view(-1, BLOCK_NUMEL)
         sums = [chunk.double().square_().sum(1) for chunk in blocks.split(_CHUNK_BLOCKS)]
         total = total + _combine(torch.cat(sums))

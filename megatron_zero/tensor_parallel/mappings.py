@@ -167,7 +167,7 @@ class _ScatterRows(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, axis: ParallelAxis) -> Tensor:
         ctx.axis = axis
-        return _own_rows(x, axis).clone()  # not a view: the whole may be freed
+        return _own_rows(x, axis).clone(memory_format=torch.contiguous_format)  # not a view: the whole may be freed
 
     @staticmethod
     @once_differentiable

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -36,6 +37,9 @@ from megatron_zero.optim.adam import StateSlice
 from megatron_zero.optim.lr_schedule import LrSchedule
 from megatron_zero.optim.subgroup import Span, plan_subgroups
 from megatron_zero.pipeline.runner import ScheduleRunner
+from megatron_zero.tensor_parallel.grads import sum_replicated_
+from megatron_zero.tensor_parallel.group import TensorParallel
+from megatron_zero.tensor_parallel.splits import TensorSplit, collect_splits
 from megatron_zero.zero.engine import ZeroEngine
 
 from .checkpointing import CheckpointParts, load_training
@@ -64,8 +68,10 @@ def build_trainer(loaded: LoadedConfig, context: ParallelContext, env: LaunchEnv
     datasets = read_data(config, tokenizer, sizes, context, env, reporter)
 
     streams = RngStreams.seeded(config.train.seed, device=context.device, dp=context.dp, tp=context.tp)
-    stage, engine = build_engine(config, sizes, context)
-    optimizer = build_optimizer(config, sizes, engine, context, num_threads=host_threads(env))
+    stage, engine = build_engine(config, sizes, context, tp=TensorParallel(context.tp))
+    splits = collect_splits(stage)
+    fill = build_initializer(config, sizes, splits)
+    optimizer = build_optimizer(config, engine, fill, context, num_threads=host_threads(env))
     lr_schedule = LrSchedule(
         max_lr=_given(config.adam.lr),
         min_lr=config.schedule.min_lr,
@@ -87,6 +93,7 @@ def build_trainer(loaded: LoadedConfig, context: ParallelContext, env: LaunchEnv
         settings=tuple(format_provenance(loaded).splitlines()),
         watched=_watched(config, sizes, datasets.train),
         table_rows=dict.fromkeys(VOCABULARY_TABLES, sizes.vocab_size),
+        splits=splits,
     )
     resume(config, context, checkpoint, state, reporter)
     train, valid, test = (
@@ -201,7 +208,9 @@ def forward_of(stage: GPTStage) -> Callable[[MicroBatch], Tensor]:
     return forward
 
 
-def build_engine(config: RunConfig, sizes: DerivedSizes, context: ParallelContext) -> tuple[GPTStage, ZeroEngine]:
+def build_engine(
+    config: RunConfig, sizes: DerivedSizes, context: ParallelContext, *, tp: TensorParallel
+) -> tuple[GPTStage, ZeroEngine]:
     """The model, born on meta, and the engine that materialises and shards it as the ZeRO stage says."""
     with torch.device("meta"):
         stage = GPTStage(
@@ -210,6 +219,7 @@ def build_engine(config: RunConfig, sizes: DerivedSizes, context: ParallelContex
             padded_vocab_size=sizes.padded_vocab_size,
             recompute=config.recompute.full,
         )
+    splits = collect_splits(stage)
     engine = ZeroEngine(
         stage,
         stage.gather_units(),
@@ -217,14 +227,16 @@ def build_engine(config: RunConfig, sizes: DerivedSizes, context: ParallelContex
         dp=context.dp,
         dtype=torch.bfloat16 if config.precision.bf16 else torch.float32,
         device=context.device,
-        init=build_initializer(config, sizes),
+        init=build_initializer(config, sizes, splits),
+        replicated=frozenset(name for name, split in splits.items() if split.replicated),
+        shard_reduction=partial(sum_replicated_, tp=tp),
     )
     return stage, engine
 
 
-def build_initializer(config: RunConfig, sizes: DerivedSizes) -> ParameterInitializer:
+def build_initializer(config: RunConfig, sizes: DerivedSizes, splits: Mapping[str, TensorSplit]) -> ParameterInitializer:
     """First values of weights and masters."""
-    return ParameterInitializer(config.model, seed=config.train.seed, vocab_size=sizes.vocab_size)
+    return ParameterInitializer(config.model, seed=config.train.seed, vocab_size=sizes.vocab_size, splits=splits)
 
 
 def plan_placement(config: RunConfig, engine: ZeroEngine) -> TwinFlowPlan:
@@ -245,7 +257,7 @@ def plan_placement(config: RunConfig, engine: ZeroEngine) -> TwinFlowPlan:
 
 
 def build_optimizer(
-    config: RunConfig, sizes: DerivedSizes, engine: ZeroEngine, context: ParallelContext, *, num_threads: int
+    config: RunConfig, engine: ZeroEngine, fill: ParameterInitializer, context: ParallelContext, *, num_threads: int
 ) -> OffloadedAdam:
     """Adam over the placed sub-groups, masters filled from the same initialiser as the weights (in full fp32)."""
     optimizer = OffloadedAdam(
@@ -261,7 +273,6 @@ def build_optimizer(
         pin_memory=config.zero.offload_optimizer.pin_memory,
         num_threads=num_threads,
     )
-    fill = build_initializer(config, sizes)
     for piece in optimizer.state_slices():
         if piece.key == "master":
             _fill_master(piece, fill, context.device)

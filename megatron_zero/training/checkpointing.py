@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ from megatron_zero.config.fields import ConfigError
 from megatron_zero.distributed.context import ParallelContext
 from megatron_zero.distributed.rng import RngStreams
 from megatron_zero.offload.optimizer import OffloadedAdam
+from megatron_zero.optim.adam import StateSlice
 from megatron_zero.optim.lr_schedule import LrSchedule
+from megatron_zero.tensor_parallel.splits import TensorSplit
 from megatron_zero.zero.engine import ZeroEngine
 
 from .state import TrainState
@@ -29,7 +31,7 @@ class CheckpointParts:
 
     identity: what must be equal on resume, by flag (model shape, vocabulary).   settings: every setting of this run with
     its source, one a line; kept with the checkpoint for people, never read back.   watched: what may differ on resume,
-    but is told.
+    but is told.   table_rows: real rows of the parameters whose last rows are padding.   splits: of every parameter.
     """
 
     context: ParallelContext
@@ -42,6 +44,13 @@ class CheckpointParts:
     settings: tuple[str, ...]
     watched: dict[str, Any]
     table_rows: Mapping[str, int]
+    splits: Mapping[str, TensorSplit]
+
+    @property
+    def layout(self) -> dict[str, int]:
+        """Axis name -> size: which rank is which."""
+        context = self.context
+        return {axis.name: axis.size for axis in (context.pp, context.dp, context.tp)}
 
 
 def save_training(root: Path, parts: CheckpointParts, state: TrainState) -> SaveReport:
@@ -49,8 +58,7 @@ def save_training(root: Path, parts: CheckpointParts, state: TrainState) -> Save
     return save_checkpoint(
         root,
         state.iteration,
-        # At stage 0 every data-parallel rank holds the same state: the first one's copy is enough.
-        slices=_tensor_slices(parts) if parts.engine.replica_axis.is_first else [],
+        slices=_saved_slices(parts),
         common={
             "train_state": state.as_dict(),
             "optimizer_step": parts.optimizer.step_count,
@@ -61,15 +69,15 @@ def save_training(root: Path, parts: CheckpointParts, state: TrainState) -> Save
         },
         rank_state={f"rng/{name}": value for name, value in parts.streams.capture().items()},
         axis=parts.context.world,
-        layout={axis.name: axis.size for axis in (parts.context.pp, parts.context.dp, parts.context.tp)},
+        layout=parts.layout,
     )
 
 
 def load_training(root: Path, iteration: int, parts: CheckpointParts, state: TrainState) -> tuple[str, ...]:
     """Restore everything that save_training wrote: weights, moments, counters, random state, bit by bit.
 
-    Random states belong to ranks: another number of ranks keeps the seeds that this run started with. Returns what the
-    log should say about that.
+    Random states belong to ranks of one layout: under another one this run keeps the seeds that it started with. Returns
+    what the log should say about that.
     Raises ConfigError on every rank when the checkpoint is of another model, or of another learning-rate schedule
     without --override-opt_param-scheduler.
     """
@@ -77,17 +85,17 @@ def load_training(root: Path, iteration: int, parts: CheckpointParts, state: Tra
     _check_identity(root, common["identity"], parts.identity)
     if not parts.override_schedule:
         _check_schedule(root, LrSchedule(**common["lr_schedule"]), parts.lr_schedule)
-    loaded = load_checkpoint(root, iteration, wanted=_tensor_slices(parts), axis=parts.context.world)
+    loaded = load_checkpoint(root, iteration, wanted=_wanted_slices(parts), axis=parts.context.world)
     state.load(loaded.common["train_state"])
     parts.optimizer.step_count = int(loaded.common["optimizer_step"])
     with torch.no_grad():
         parts.optimizer.write_weights()
         parts.engine.after_step()
     changed = _changes(common["watched"], parts.watched)
-    if loaded.saved_world_size != parts.context.world.size:
+    if dict(loaded.layout) != parts.layout:
         return (
             *changed,
-            f"the checkpoint is of {loaded.saved_world_size} processes and this run has {parts.context.world.size}: "
+            f"the checkpoint is of {_layout_text(loaded.layout)} and this run has {_layout_text(parts.layout)}: "
             "weights, moments and data position go on exactly; dropout starts from this run's own seeds",
         )
     rng = {name.removeprefix("rng/"): value for name, value in loaded.rank_state.items()}
@@ -95,16 +103,46 @@ def load_training(root: Path, iteration: int, parts: CheckpointParts, state: Tra
     return changed
 
 
-def _tensor_slices(parts: CheckpointParts) -> list[TensorSlice]:
-    """What this rank holds of every logical tensor, without padding."""
-    slices = []
-    for piece in parts.optimizer.state_slices():
-        shape = (parts.table_rows.get(piece.name, piece.shape[0]), *piece.shape[1:])
-        numel = min(piece.data.numel(), math.prod(shape) - piece.start)
+def _saved_slices(parts: CheckpointParts) -> list[TensorSlice]:
+    """What this rank writes: copies that several ranks hold alike are written by the first of them.
+
+    Those are the whole state at stage 0 (data-parallel ranks) and replicated parameters (tensor-parallel ranks).
+    """
+    if not parts.engine.replica_axis.is_first:
+        return []
+    writes_replicated = parts.context.tp.is_first
+    return [
+        tensor
+        for piece in parts.optimizer.state_slices()
+        if writes_replicated or not parts.splits[piece.name].replicated
+        for tensor in _logical_slices(piece, parts)
+    ]
+
+
+def _wanted_slices(parts: CheckpointParts) -> list[TensorSlice]:
+    """What this rank needs: everything it holds."""
+    return [tensor for piece in parts.optimizer.state_slices() for tensor in _logical_slices(piece, parts)]
+
+
+def _logical_slices(piece: StateSlice, parts: CheckpointParts) -> Iterator[TensorSlice]:
+    """A rank's piece of state as runs of the logical tensor, without the padding rows at its end."""
+    split = parts.splits[piece.name]
+    shape = (parts.table_rows.get(piece.name, split.shape[0]), *split.shape[1:]) if split.shape else ()
+    whole = math.prod(shape)
+    done = 0
+    for run in split.runs(piece.start, piece.data.numel()):
+        numel = min(run.numel, whole - run.start)
         if numel > 0:
-            key = f"{piece.key}/{piece.name}"
-            slices.append(TensorSlice(key=key, shape=shape, start=piece.start, data=piece.data[:numel]))
-    return slices
+            data = piece.data[done : done + numel]
+            yield TensorSlice(key=f"{piece.key}/{piece.name}", shape=shape, start=run.start, data=data)
+        done += run.numel
+
+
+def _layout_text(layout: Mapping[str, int]) -> str:
+    """As a person says it: "tensor 2 x pipeline 1 x data 4 = 8 processes"."""
+    words = {"tp": "tensor", "pp": "pipeline", "dp": "data"}
+    sizes = [f"{word} {layout[name]}" for name, word in words.items() if name in layout]
+    return f"{' x '.join(sizes)} = {math.prod(layout.values())} processes"
 
 
 def _changes(saved: dict[str, Any], ours: dict[str, Any]) -> tuple[str, ...]:

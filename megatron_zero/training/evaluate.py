@@ -35,7 +35,8 @@ def evaluate(
                 position = consumed_samples + iteration * num_microbatches * loader.round_size
                 for micro_batch in loader.next_microbatches(position, num_microbatches):
                     total += forward(micro_batch).double()
-            all_reduce_(total, axis=context.dp)
+            # Over the world, not the data-parallel axis: one collective, so tensor-parallel ranks get the same bits, too.
+            all_reduce_(total, axis=context.world)
     finally:
         stage.train(was_training)
-    return float(total.item()) / (eval_iters * num_microbatches * context.dp.size)
+    return float(total.item()) / (eval_iters * num_microbatches * context.dp.size * context.tp.size)

@@ -101,10 +101,13 @@ class Reporter:
             self.logger.plain(f"    {line}")
 
     def placement(self, engine: ZeroEngine, optimizer: OffloadedAdam) -> None:
-        """Parameters of this rank, sub-groups and bytes by tier, ratio asked and got, and the memory lines."""
+        """Parameters of each model-parallel rank, sub-groups and bytes by tier, ratio asked and got, and the memory lines.
+        Every rank calls it."""
         self._optimizer, self._engine = optimizer, engine
+        context = self._context
         numel = sum(layout.parameter_numel for layout in engine.layouts)
-        self.logger.plain(f" > number of parameters on (tensor, pipeline) model parallel rank (0, 0): {numel}")
+        for tp, pp, count in sorted(all_gather_object((context.tp.rank, context.pp.rank, numel), axis=context.model)):
+            self.logger.plain(f" > number of parameters on (tensor, pipeline) model parallel rank ({tp}, {pp}): {count}")
         subgroups = {tier.value: len(groups) for tier, groups in optimizer.subgroups.items()}
         tiers = optimizer.tier_bytes
         self.logger.info(

@@ -16,7 +16,7 @@ from megatron_zero.distributed.collectives import all_reduce_
 from megatron_zero.distributed.context import ParallelContext
 from megatron_zero.observability.timers import Timers
 from megatron_zero.offload.optimizer import OffloadedAdam
-from megatron_zero.optim.grad_norm import clip_coefficient, norm_of, sum_of_squares
+from megatron_zero.optim.grad_norm import clip_coefficient, counted_parts, norm_of, sum_of_squares
 from megatron_zero.optim.lr_schedule import LrSchedule
 from megatron_zero.pipeline.runner import ScheduleRunner
 from megatron_zero.pipeline.schedule import one_f_one_b
@@ -60,7 +60,7 @@ def train_step(parts: StepParts, state: TrainState) -> StepReport:
     with parts.timers.span("grads-reduce", level=1):
         parts.engine.finish_backward()
     with parts.timers.span("grad-norm", level=1):
-        agreed = agree_on_scalars(parts, losses)
+        agreed = agree_on_scalars(losses, engine=parts.engine, context=parts.context, wants_exit=parts.wants_exit())
 
     learning_rate = parts.lr_schedule.at(state.consumed_tokens)
     grad_scale = clip_coefficient(agreed.grad_norm, max_norm=parts.clip_grad)
@@ -91,16 +91,19 @@ class AgreedScalars:
     wants_exit: bool
 
 
-def agree_on_scalars(parts: StepParts, losses: Sequence[Tensor]) -> AgreedScalars:
+def agree_on_scalars(
+    losses: Sequence[Tensor], *, engine: ZeroEngine, context: ParallelContext, wants_exit: bool
+) -> AgreedScalars:
     """Global norm, global mean loss and the vote to stop, in one fp64 collective and one host sync.
 
-    Each gradient element counts once: a shard by its owner, a copy (stage 0) by its share of the copies.
+    Each gradient element counts once: a shard by its owner, a copy (stage 0) by its share of the copies, what tensor
+    parallelism replicates by its first rank. Tensor-parallel ranks hold the same losses.
     """
-    copies = parts.engine.replica_axis.size
-    square_sum = sum_of_squares(parts.engine.grad_shards) / copies
-    loss = torch.stack(list(losses)).double().mean() / parts.context.dp.size
-    vote = torch.full_like(loss, float(parts.wants_exit()))
+    counted = counted_parts(engine.grad_shards, engine.replicated_ranges, counts_replicated=context.tp.is_first)
+    square_sum = sum_of_squares(counted) / engine.replica_axis.size
+    loss = torch.stack(list(losses)).double().mean() / (context.dp.size * context.tp.size)
+    vote = torch.full_like(loss, float(wants_exit))
     scalars = torch.stack([square_sum, loss, vote])
-    all_reduce_(scalars, axis=parts.context.world)
+    all_reduce_(scalars, axis=context.world)
     square_sum_value, loss_value, votes = scalars.tolist()
     return AgreedScalars(loss=loss_value, grad_norm=norm_of(square_sum_value), wants_exit=votes > 0.0)

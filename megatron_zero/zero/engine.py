@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from megatron_zero.distributed.context import ParallelAxis
 
-from .grad_reduce import UnitGradients
+from .grad_reduce import BackwardState, ShardReduction, UnitGradients
 from .hooks import install_hooks
 from .materialize import ParamInit, UnitSpec, materialize_units, unit_specs
 from .policy import stage_policy
@@ -33,6 +33,9 @@ class ZeroEngine:
     groups: (unit name, modules whose forward needs it) in forward order; every parameter is in exactly one unit.
     dtype: of weights and activations; gradients are accumulated and reduced in fp32 at every stage.
     shard_axis: data parallel at stages 1 to 3, a single rank at stage 0, whose copies form replica_axis.
+    replicated: parameters of which every tensor-parallel rank has a whole copy; of the others the module holds this
+    rank's part. It shapes the layouts, so it must be a fact of the model: the same names for every tensor-parallel size.
+    shard_reduction: what else has to be summed before gradients are final (ShardReduction).
     Mutates module: its parameters become views into flat buffers, and it gets hooks until close().
     """
 
@@ -46,6 +49,8 @@ class ZeroEngine:
         dtype: torch.dtype,
         device: torch.device,
         init: ParamInit,
+        replicated: frozenset[str] = frozenset(),
+        shard_reduction: ShardReduction | None = None,
     ) -> None:
         policy = stage_policy(stage)
         alone = ParallelAxis.single("replica", dp.global_ranks[dp.rank])
@@ -56,6 +61,7 @@ class ZeroEngine:
             module,
             self.specs,
             shard_axis=self.shard_axis,
+            replicated=replicated,
             # One rank owns everything: nothing to gather or free, whatever the stage.
             stays_whole=not policy.parameters or self.shard_axis.size == 1,
             dtype=dtype,
@@ -72,6 +78,7 @@ class ZeroEngine:
             )
             for unit in self.units
         }
+        self._shard_reduction = shard_reduction
         self._hooks = install_hooks(self.units, self.specs, self)
 
     # -- called by the training step --------------------------------------------------------------------------------
@@ -92,9 +99,11 @@ class ZeroEngine:
                 unit.release()
 
     def finish_backward(self) -> None:
-        """After the last micro-batch: do what this stage reduces once a step. grad_shards are final afterwards."""
+        """After the last micro-batch: do what is reduced once a step. grad_shards are final afterwards."""
         for unit in reversed(self.units):
             self._gradients[unit.name].finish_step()
+        if self._shard_reduction is not None:
+            self._shard_reduction(self.grad_shards, self.replicated_ranges)
 
     def after_step(self) -> None:
         """New weights are in weight_shards: make them visible to the next forward on every rank."""
@@ -105,6 +114,11 @@ class ZeroEngine:
     def layouts(self) -> tuple[UnitLayout, ...]:
         """One per unit, in forward order."""
         return tuple(unit.layout for unit in self.units)
+
+    @property
+    def replicated_ranges(self) -> tuple[tuple[int, int], ...]:
+        """Per unit [start, stop) within this rank's shard: the blocks that every tensor-parallel rank holds alike."""
+        return tuple(layout.replicated_in_shard(self.shard_axis.rank) for layout in self.layouts)
 
     @property
     def grad_shards(self) -> tuple[Tensor, ...]:
@@ -126,7 +140,8 @@ class ZeroEngine:
 
     @contextmanager
     def summon_full_parameters(self) -> Iterator[dict[str, Tensor]]:
-        """All parameters whole, by name, read-only views; gathered on entry and released on exit. Every rank calls it."""
+        """All parameters as the module holds them (under tensor parallelism this rank's part), by name, read-only views;
+        gathered on entry and released on exit. Every rank calls it."""
         gathered = [unit for unit in self.units if unit.state is ShardState.SHARDED]
         for unit in gathered:
             self._acquire(unit)
@@ -148,9 +163,12 @@ class ZeroEngine:
         self._acquire(unit)
 
     def after_forward(self, unit: ZeroUnit) -> None:
-        self._release(unit)
+        # A forward that recomputes inside backward: the weights are about to be used, or already are.
+        if self._gradients[unit.name].state is not BackwardState.BEGUN:
+            self._release(unit)
 
     def before_backward(self, unit: ZeroUnit) -> None:
+        self._gradients[unit.name].begin_backward()
         self._acquire(unit)
 
     def on_gradient(self, unit: ZeroUnit, name: str, parameter: nn.Parameter) -> None:

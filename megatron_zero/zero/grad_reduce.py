@@ -9,6 +9,10 @@ The loss is already divided by micro-batches x data-parallel ranks, so every red
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Sequence
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
@@ -20,6 +24,25 @@ from .sharding import UnitLayout
 
 class GradientCountError(RuntimeError):
     """A parameter's gradient came twice, or not at all, in one micro-batch: names the parameters."""
+
+
+class ShardReduction(Protocol):
+    """What is summed on the shards after data parallelism and before they are final, over axes that ZeRO does not know."""
+
+    def __call__(self, shards: Sequence[Tensor], replicated: Sequence[tuple[int, int]]) -> None:
+        """Called once a step on every rank; mutates shards.
+
+        shards: per unit in forward order [shard_numel] fp32 on the device.
+        replicated: per unit [start, stop) within the shard of members that tensor parallelism replicates.
+        """
+
+
+class BackwardState(enum.Enum):
+    """Where one unit is in the backward of one micro-batch."""
+
+    AT_REST = "at rest"
+    BEGUN = "begun"  # gradients are outstanding: its weights must stay, whatever forward runs inside backward
+    COUNTED = "counted"  # every gradient has come
 
 
 class UnitGradients:
@@ -47,11 +70,18 @@ class UnitGradients:
         self._whole: Tensor | None = None  # [layout.numel] fp32; padding stays zero
         self._shard: Tensor | None = None  # [layout.shard_numel] fp32
         self._micro_batches = 0
+        self.state = BackwardState.AT_REST
 
     def begin_step(self) -> None:
         """Forget the last step's gradients (buffers are kept) and any micro-batch that was cut short."""
         self._arrived.clear()
         self._micro_batches = 0
+        self.state = BackwardState.AT_REST
+
+    def begin_backward(self) -> None:
+        """The gradient of an output of the unit is there. AT_REST -> BEGUN; again for each module of the unit."""
+        if self.state is BackwardState.AT_REST:
+            self.state = BackwardState.BEGUN
 
     def add(self, name: str, grad: Tensor) -> bool:
         """Take one parameter's gradient (any float dtype, full shape). True when the unit's last one has arrived.
@@ -60,6 +90,7 @@ class UnitGradients:
         """
         if name in self._arrived:
             raise GradientCountError(f"parameter {name}: a second gradient in one micro-batch")
+        self.begin_backward()
         self._arrived.add(name)
         member = self._members[name]
         if self._whole is None:
@@ -73,7 +104,7 @@ class UnitGradients:
         return len(self._arrived) == len(self._members)
 
     def finish_micro_batch(self) -> None:
-        """All members have arrived: reduce if this stage does so each micro-batch."""
+        """All members have arrived: reduce if this stage does so each micro-batch. BEGUN -> COUNTED."""
         assert self._whole is not None and len(self._arrived) == len(self._members)
         if self._scatters:
             reduced = torch.empty(self._layout.shard_numel, dtype=torch.float32, device=self._device)
@@ -85,9 +116,10 @@ class UnitGradients:
             else:
                 self._shard.add_(reduced)
         self._micro_batches += 1
+        self.state = BackwardState.COUNTED
 
     def check_micro_batch(self) -> None:
-        """After a backward: every parameter's gradient must have come; then count from anew."""
+        """After a backward: every parameter's gradient must have come; then count from anew. -> AT_REST."""
         missing = [name for name in self._members if name not in self._arrived]
         if missing:
             raise GradientCountError(
@@ -95,6 +127,7 @@ class UnitGradients:
                 "every parameter of a unit must take part in each loss"
             )
         self._arrived.clear()
+        self.state = BackwardState.AT_REST
 
     def finish_step(self) -> None:
         """After the last micro-batch: the reduction of those stages that reduce once a step."""

@@ -2,12 +2,15 @@
 
 [Note: hook order]
   forward enters a module   -> before_forward(unit)   acquire
-  forward leaves it         -> after_forward(unit)    release, and hook its outputs
+  forward leaves it         -> after_forward(unit)    release unless its backward has begun, and hook its outputs
   gradient of an output     -> before_backward(unit)  acquire, before anything inside the module runs backward
   gradient of a parameter   -> on_gradient(unit)      count; the last one reduces and releases
-Activation recompute sits inside the module: the reentrant form would fire after_forward before backward, the other
-form before_forward without after_forward. A unit is done in backward when its gradients have all been counted, not
-when a module says so: a full backward hook of a module whose input needs no gradient fires too early.
+Non-reentrant recompute may sit inside the module, where it fires nothing, or around several modules of several units.
+Then their forward hooks fire once more inside the backward of the last one: units whose backward has not begun are
+released again, the one whose backward has begun is not; and after_forward may stay away, because recompute stops at the
+last tensor it needs. The reentrant form is not for use here: it fires after_forward just before backward.
+A unit is done in backward when its gradients have all been counted, not when a module says so: a full backward hook of
+a module whose input needs no gradient fires too early.
 """
 
 from __future__ import annotations

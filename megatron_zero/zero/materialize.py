@@ -19,12 +19,13 @@ class ParamInit(Protocol):
     """Fills a slice of a parameter, so that a rank computes only what it owns."""
 
     def __call__(self, name: str, start: int, out: Tensor) -> None:
-        """Write elements [start, start + out.numel()) of the flattened parameter `name` into out (1-D fp32)."""
+        """Write elements [start, start + out.numel()) of the flattened parameter `name`, as the module of this rank
+        holds it (under tensor parallelism its own part), into out (1-D fp32)."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnitSpec:
-    """What is gathered together: a name, the modules whose forward needs it, and its parameter names in flat order."""
+    """What is gathered together: a name, the modules whose forward needs it, and its parameter names."""
 
     name: str
     modules: tuple[nn.Module, ...]
@@ -68,6 +69,7 @@ def materialize_units(
     specs: Sequence[UnitSpec],
     *,
     shard_axis: ParallelAxis,
+    replicated: frozenset[str],
     stays_whole: bool,
     dtype: torch.dtype,
     device: torch.device,
@@ -77,8 +79,12 @@ def materialize_units(
 
     Sharded units are filled slice by slice for this rank only; whole units are filled completely: the initialiser is
     a function of (name, element), so every rank computes the same values and nothing is broadcast.
+    Raises ValueError naming what is in `replicated` and is no parameter.
     """
     shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
+    unknown = sorted(replicated - set(shapes))
+    if unknown:
+        raise ValueError(f"replicated, but no parameters of the module: {', '.join(unknown)}")
     owners: dict[str, list[_Owner]] = {}
     canonical = {id(parameter): name for name, parameter in module.named_parameters()}
     for submodule in module.modules():
@@ -87,7 +93,10 @@ def materialize_units(
     units = []
     for spec in specs:
         layout = lay_out_unit(
-            spec.name, [(name, shapes[name]) for name in spec.parameter_names], num_shards=shard_axis.size
+            spec.name,
+            [(name, shapes[name]) for name in spec.parameter_names],
+            num_shards=shard_axis.size,
+            replicated=replicated,
         )
         unit = ZeroUnit(layout, axis=shard_axis, dtype=dtype, device=device, stays_whole=stays_whole)
         if stays_whole:

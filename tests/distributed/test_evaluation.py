@@ -8,6 +8,7 @@ import torch
 from helpers.spawn import DistributedPool
 from torch import nn
 
+from megatron_zero.config.parallel import ParallelConfig
 from megatron_zero.data.document_masks import DocumentRules
 from megatron_zero.data.loader import BatchLoader
 from megatron_zero.training.evaluate import evaluate
@@ -92,12 +93,17 @@ def pool():
         yield pool
 
 
-@pytest.mark.parametrize("num_workers, masked", [(0, False), (1, True)])
-def test_13_samples_on_4_ranks(pool, num_workers, masked):
-    by_rank = pool.run(evaluations_on_rank, num_workers, masked, timeout_s=60)
+@pytest.mark.parametrize("num_workers, masked, tp", [(0, False, 1), (1, True, 1), (0, True, 2), (0, False, 4)])
+def test_13_samples_on_4_ranks(pool, num_workers, masked, tp):
+    """Ranks of one tensor-parallel group read the same samples; each sample counts once."""
+    mesh = ParallelConfig(tensor_model_parallel_size=tp)
+    every_rank = pool.run(evaluations_on_rank, num_workers, masked, parallel=mesh, timeout_s=60)
+    by_rank = every_rank[::tp]
+    assert all(every_rank[rank] == by_rank[rank // tp] for rank in range(RANKS))
+    data_parallel = RANKS // tp
     consumed = 0
     for eval_iters, results in zip(ITERATIONS, zip(*by_rank, strict=True), strict=True):
-        num_samples = eval_iters * 2 * RANKS * MICRO
+        num_samples = eval_iters * 2 * data_parallel * MICRO
         read = sorted(index for _, ids in results for index in ids)
         assert read == sorted((consumed + i) % SAMPLES for i in range(num_samples))
         micro_batches = [
@@ -105,7 +111,7 @@ def test_13_samples_on_4_ranks(pool, num_workers, masked):
             for _, ids in results
             for first in range(0, len(ids), MICRO)
         ]
-        assert len(micro_batches) == eval_iters * 2 * RANKS
+        assert len(micro_batches) == eval_iters * 2 * data_parallel
         for loss, _ in results:
             # Each micro-batch's mean is rounded to fp32; their mean is taken in fp64.
             torch.testing.assert_close(loss, sum(micro_batches) / len(micro_batches), rtol=1e-6, atol=0)

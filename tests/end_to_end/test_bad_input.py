@@ -1,5 +1,7 @@
 """Whatever is wrong is said on every rank before the first step; nothing is left behind (F5 of the checks)."""
 
+import dataclasses
+import importlib.util
 import json
 import subprocess
 import sys
@@ -13,7 +15,10 @@ from helpers.tiny_run import VOCABULARY, run_tiny, tiny_arguments, write_corpus,
 from megatron_zero.checkpoint.manifest import MANIFEST
 from megatron_zero.config.data import DataConfig
 from megatron_zero.config.fields import ConfigError
+from megatron_zero.config.load import load_run_config
+from megatron_zero.config.tree import replace_path
 from megatron_zero.data.datasets import SplitRequest, build_datasets
+from megatron_zero.distributed.launch import LaunchEnvironment
 
 ROOT = Path(__file__).parents[2]
 TIME_LIMIT_S = 60
@@ -90,6 +95,25 @@ def test_offload_at_stage_0_is_refused(pool, corpus, tmp_path):
     config = write_json(tmp_path / "ds.json", stage=0, ratio=0.5)
     for message in pool.run(message_on_rank, tiny_arguments(corpus, config), timeout_s=TIME_LIMIT_S):
         assert "offloaded to cpu" in message and "ZeRO stage 0" in message
+
+
+def test_sizes_that_do_not_fit_the_world_are_told_before_ranks_meet(corpus, monkeypatch):
+    """One rank of three, alone: it would wait for the two others."""
+    program = load_program()
+    monkeypatch.setattr(program, "process_group", lambda *args, **kwargs: pytest.fail("the ranks are to meet"))
+    loaded = load_run_config(tiny_arguments(corpus, None))
+    config = replace_path(loaded.config, "parallel.tensor_model_parallel_size", 2)
+    env = LaunchEnvironment(1, 3, 1, 3, "127.0.0.1", 29500)
+    with pytest.raises(ConfigError, match=r"= 2 does not divide the world size 3 .*; start 2 or 4 processes, or use sizes"):
+        program.run(dataclasses.replace(loaded, config=config), env)
+
+
+def load_program():
+    """pretrain_gpt.py, which belongs to no package, as a module."""
+    spec = importlib.util.spec_from_file_location("pretrain_gpt", ROOT / "pretrain_gpt.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def launch(arguments, *, num_processes=2):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from megatron_zero.checkpoint.errors import CheckpointError
-from megatron_zero.checkpoint.manifest import MANIFEST, Header, Manifest, encode_common, to_json
+from megatron_zero.checkpoint.manifest import MANIFEST, VERSION, Header, Manifest, encode_common, to_json
 from megatron_zero.checkpoint.plan import Extent, Record
 from megatron_zero.checkpoint.store import FileEntry
 
@@ -44,11 +44,18 @@ def test_missing_manifest_means_incomplete(tmp_path: Path) -> None:
         Manifest.read(tmp_path)
 
 
-def test_later_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("megatron_zero.checkpoint.manifest.VERSION", 2)
+@pytest.mark.parametrize(
+    "version, message",
+    [
+        (VERSION + 1, rf"version {VERSION + 1}, expected .* version {VERSION}$"),
+        (1, r"version 1, expected .*: it was made before 0\.1\.0: attention\.dense and mlp\.fc2 weights lie the other way"),
+    ],
+)
+def test_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, message: str) -> None:
+    monkeypatch.setattr("megatron_zero.checkpoint.manifest.VERSION", version)
     content = WHOLE.encode()
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match=r"version 2, expected .* version 1"):
+    with pytest.raises(CheckpointError, match=message):
         Manifest.read(stored(tmp_path, content))
 
 

@@ -97,9 +97,40 @@ def test_data_parallel_size_is_what_is_left(world: int, tp: int, pp: int, dp: in
     assert data_parallel_size(world_size=world, tp=tp, pp=pp) == dp
 
 
-@pytest.mark.parametrize("tp, pp", [(3, 1), (4, 4), (16, 1)])
-def test_widths_that_do_not_fit_list_those_that_do(tp: int, pp: int) -> None:
-    with pytest.raises(ConfigError, match=r"1 x 1, 1 x 2, 1 x 4, 1 x 8, 2 x 1, 2 x 2, 2 x 4, 4 x 1, 4 x 2, 8 x 1"):
+@pytest.mark.parametrize(
+    "tp, pp, worlds", [(3, 1, "start 6 or 9 processes"), (4, 4, "start 16 processes"), (16, 1, "start 16 processes")]
+)
+def test_widths_that_do_not_fit_list_those_that_do(tp: int, pp: int, worlds: str) -> None:
+    listed = "1 x 1 x 8, 1 x 2 x 4, 1 x 4 x 2, 1 x 8 x 1, 2 x 1 x 4, 2 x 2 x 2, 2 x 4 x 1, 4 x 1 x 2, 4 x 2 x 1, 8 x 1 x 1"
+    with pytest.raises(ConfigError) as caught:
+        data_parallel_size(world_size=8, tp=tp, pp=pp)
+    message = str(caught.value)
+    assert f"--tensor-model-parallel-size {tp} x --pipeline-model-parallel-size {pp} = {tp * pp} does not" in message
+    assert worlds in message and message.endswith(f"(tensor x pipeline x data): {listed}")
+
+
+@pytest.mark.parametrize(
+    "world, tp, pp, listed",
+    [
+        # Those that keep one of the two sizes; of 66 (1024) and 3 (a prime) factorisations.
+        (1024, 3, 4, "1 x 4 x 256, 2 x 4 x 128, 4 x 4 x 64, 8 x 4 x 32, 16 x 4 x 16, 32 x 4 x 8, 64 x 4 x 4, 128 x 4 x 2, "
+                     "256 x 4 x 1, and 57 more"),
+        (7919, 8, 1, "1 x 1 x 7919, 1 x 7919 x 1, 7919 x 1 x 1"),
+        (96, 5, 7, "1 x 1 x 96, 2 x 1 x 48, 3 x 1 x 32, 4 x 1 x 24, 6 x 1 x 16, 8 x 1 x 12, 12 x 1 x 8, 16 x 1 x 6, "
+                   "24 x 1 x 4, 32 x 1 x 3, 48 x 1 x 2, 96 x 1 x 1, and 51 more"),
+    ],
+)  # fmt: skip
+def test_the_list_stays_short_for_large_worlds(world: int, tp: int, pp: int, listed: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        data_parallel_size(world_size=world, tp=tp, pp=pp)
+    assert str(caught.value).endswith(f"(tensor x pipeline x data): {listed}")
+
+
+@pytest.mark.parametrize("tp, pp", [(0, 1), (1, 0), (-2, 1)])
+def test_widths_below_one_are_named(tp: int, pp: int) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"--tensor-model-parallel-size {tp} and --pipeline-.* {pp} must both be at least"
+    ):
         data_parallel_size(world_size=8, tp=tp, pp=pp)
 
 

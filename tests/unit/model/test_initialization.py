@@ -1,5 +1,6 @@
 """Initial values: the same bits for any cut, normal, and different for other names and seeds."""
 
+import itertools
 import math
 
 import numpy as np
@@ -16,6 +17,7 @@ from megatron_zero.model.initialization import (
     parameter_key,
     standard_normal,
 )
+from megatron_zero.tensor_parallel.splits import TensorSplit
 
 CONFIG = ModelConfig(
     num_layers=3, hidden_size=64, num_attention_heads=4, seq_length=16, max_position_embeddings=16, init_method_std=0.02
@@ -159,3 +161,54 @@ def test_padding_of_the_vocabulary_is_zero_however_it_is_cut(cut):
     for fill, out in ((padded, others[0]), (plain, others[1])):
         fill("embedding.position.weight", 0, out)
     torch.testing.assert_close(others[0], others[1], rtol=0, atol=0)
+
+
+HIDDEN, VOCAB, PADDED = 64, 50, {1: 50, 2: 56, 4: 72}  # of 4 ranks the last holds only padding
+# Parameter -> (logical shape for a tensor-parallel size, dim that is cut).
+CUTS = {
+    "embedding.word.weight": (lambda tp: (PADDED[tp], HIDDEN), 0),
+    "head.weight": (lambda tp: (PADDED[tp], HIDDEN), 0),
+    "layers.0.attention.qkv.weight": (lambda tp: (3 * HIDDEN, HIDDEN), 0),
+    "layers.0.mlp.fc1.weight": (lambda tp: (2, 4 * HIDDEN, HIDDEN), 1),
+    "layers.1.mlp.fc2.weight": (lambda tp: (12, HIDDEN, 8), 2),
+    "embedding.position.weight": (lambda tp: (16, HIDDEN), None),
+    "layers.0.mlp.fc1.bias": (lambda tp: (2, 4 * HIDDEN), 1),
+    "final_norm.weight": (lambda tp: (HIDDEN,), None),
+}
+
+
+@pytest.mark.parametrize("name", CUTS)
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_every_tensor_parallel_size_has_the_logical_elements(name, tp, monkeypatch):
+    """Parts of all ranks put together are the whole model's parameter, bit for bit; rows of padding are 0."""
+    monkeypatch.setattr(initialization, "init_rule", rule_of_any_table)
+    shape, dim = CUTS[name]
+    whole = torch.empty(math.prod(shape(tp)))
+    ParameterInitializer(CONFIG, seed=3)(name, 0, whole)  # knows nothing of splits or padding
+    expected = whole.view(shape(tp)).clone()
+    if name in initialization.VOCABULARY_TABLES:
+        expected[VOCAB:] = 0.0
+    parts = []
+    for rank in range(tp):
+        split = TensorSplit(shape(tp), dim, rank, tp)
+        fill = ParameterInitializer(CONFIG, seed=3, vocab_size=VOCAB, splits={name: split})
+        part = torch.full((math.prod(split.local_shape),), float("nan"))
+        cuts = [0, 1, 77, part.numel() // 2, part.numel()]  # as shards of a unit would cut it
+        for start, stop in itertools.pairwise(sorted(min(cut, part.numel()) for cut in cuts)):
+            fill(name, start, part[start:stop])
+        parts.append(part.view(split.local_shape))
+    if dim is None:
+        for part in parts:
+            torch.testing.assert_close(part, expected, rtol=0, atol=0)
+    else:
+        torch.testing.assert_close(torch.cat(parts, dim), expected, rtol=0, atol=0)
+
+
+def rule_of_any_table(name, config):
+    return init_rule("embedding.word.weight" if name == "head.weight" else name, config)
+
+
+def test_a_parameter_without_split_is_an_error_where_splits_are_given():
+    fill = ParameterInitializer(CONFIG, seed=3, splits={})
+    with pytest.raises(KeyError, match=r"final_norm\.bias"):
+        fill("final_norm.bias", 0, torch.empty(4))

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from megatron_zero.optim.grad_norm import BLOCK_NUMEL, clip_coefficient, norm_of, sum_of_squares
+from megatron_zero.optim.grad_norm import BLOCK_NUMEL, clip_coefficient, counted_parts, norm_of, sum_of_squares
 from megatron_zero.zero.sharding import NORM_BLOCK_NUMEL
 
 
@@ -43,6 +43,15 @@ def test_large_values_do_not_overflow_and_bad_ones_show():
 def test_partial_blocks_raise():
     with pytest.raises(ValueError, match="1000 elements is not whole blocks"):
         sum_of_squares([torch.zeros(1000)])
+
+
+@pytest.mark.parametrize("start, stop", [(0, 0), (0, 1), (1, 3), (2, 3), (0, 3), (3, 3)])
+def test_replicated_blocks_count_on_one_rank_only(start, stop):
+    """Two ranks that hold the same shard of three blocks: together they count the range once and the rest twice."""
+    shard = torch.ones(3 * BLOCK_NUMEL)
+    ranges = [(start * BLOCK_NUMEL, stop * BLOCK_NUMEL)]
+    sums = [float(sum_of_squares(counted_parts([shard], ranges, counts_replicated=first))) for first in (True, False)]
+    assert sums == [3 * BLOCK_NUMEL, (3 - (stop - start)) * BLOCK_NUMEL]
 
 
 def test_clip_coefficient():

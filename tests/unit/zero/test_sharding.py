@@ -44,6 +44,51 @@ def test_member_places_do_not_depend_on_the_number_of_shards():
     assert places[0] == places[1] == places[2]
 
 
+REPLICATED = {
+    "none": frozenset(),
+    "all": frozenset("abc"),
+    "the first": frozenset("a"),
+    "the last": frozenset("c"),
+    "one of another unit": frozenset({"z", "b"}),
+}
+
+
+@pytest.mark.parametrize("replicated", REPLICATED.values(), ids=REPLICATED.keys())
+@pytest.mark.parametrize("num_shards", [1, 2, 3, 8])
+def test_every_block_is_wholly_replicated_or_wholly_split(num_shards, replicated):
+    """Real elements inside the replicated ranges of the shards are those of replicated members, and nobody else's."""
+    shapes = [("a", (3, 5)), ("b", (2047,)), ("c", (1024,))]
+    layout = lay_out_unit("u", shapes, num_shards=num_shards, replicated=replicated)
+    assert layout.replicated_start % NORM_BLOCK_NUMEL == layout.replicated_stop % NORM_BLOCK_NUMEL == 0
+    assert layout.numel % (num_shards * NORM_BLOCK_NUMEL) == 0
+    inside = {name: 0 for name, _ in shapes}
+    for rank in range(num_shards):
+        start, stop = layout.replicated_in_shard(rank)
+        assert 0 <= start <= stop <= layout.shard_numel
+        assert start % NORM_BLOCK_NUMEL == stop % NORM_BLOCK_NUMEL == 0
+        for span in layout.owned_spans(rank):
+            whole = start <= span.shard_start and span.shard_start + span.numel <= stop
+            assert whole is (span.name in replicated) or span.numel == 0
+            inside[span.name] += span.numel if whole else 0
+    assert inside == {m.name: m.numel if m.name in replicated else 0 for m in layout.members}
+
+
+def test_replicated_members_come_last_and_both_keep_their_order():
+    layout = lay_out_unit("u", [(n, (10,)) for n in "abcd"], num_shards=1, replicated={"c", "a"})
+    assert [(m.name, m.start) for m in layout.members] == [("b", 0), ("d", 64), ("a", 1024), ("c", 1088)]
+    assert (layout.replicated_start, layout.replicated_stop, layout.numel) == (1024, 2048, 2048)
+
+
+def test_replicated_ranges_of_shards_are_cut_where_the_shards_are():
+    """Three blocks split, four replicated, five of padding: shards of three blocks."""
+    shapes = [("split", (3 * 1024,)), ("norm", (4 * 1024,))]
+    layout = lay_out_unit("u", shapes, num_shards=4, replicated={"norm"})
+    assert layout.shard_numel == 2 * 1024
+    assert [layout.replicated_in_shard(rank) for rank in range(4)] == [(2048, 2048), (1024, 2048), (0, 2048), (0, 1024)]
+    with pytest.raises(ValueError, match="shard 4 of 4"):
+        layout.replicated_in_shard(4)
+
+
 def test_a_rank_past_the_data_owns_nothing():
     layout = lay_out_unit("u", [("a", (10,))], num_shards=4)
     assert [len(layout.owned_spans(rank)) for rank in range(4)] == [1, 0, 0, 0]
