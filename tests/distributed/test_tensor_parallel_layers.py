@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from helpers.spawn import DistributedPool
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from megatron_zero.config.fields import ConfigError
 from megatron_zero.config.parallel import ParallelConfig
@@ -223,9 +224,10 @@ def test_head_equals_the_undivided_and_its_padding_has_no_gradient(pool, size, s
 class Model(nn.Module):
     """Every layer once: tied or untied, with a norm that each rank applies to its own tokens."""
 
-    def __init__(self, tp, *, tied):
+    def __init__(self, tp, *, tied, recompute=False):
         super().__init__()
         self.tp = tp
+        self.recompute = recompute
         self.word = VocabParallelEmbedding(ROWS, HIDDEN, tp=tp)
         self.norm = nn.LayerNorm(HIDDEN)
         self.up = ColumnParallelLinear(HIDDEN, (2, FFN), split_dim=1, bias=True, tp=tp)
@@ -234,14 +236,18 @@ class Model(nn.Module):
 
     def forward(self, tokens, labels):
         hidden = self.word(tokens)
-        gate, up = self.up(self.norm(hidden)).chunk(2, 1)
-        logits = self.head(hidden + self.down(F.silu(gate) * up))
+        block = checkpoint(self.block, hidden, use_reentrant=False) if self.recompute else self.block(hidden)
+        logits = self.head(hidden + block)
         return vocab_parallel_cross_entropy(logits, labels, first_id=self.head.first_id, axis=self.tp.axis)
 
+    def block(self, hidden):
+        gate, up = self.up(self.norm(hidden)).chunk(2, 1)
+        return self.down(F.silu(gate) * up)
 
-def run_model(ctx, sequence_parallel, overlap, tied, micro_batch):
+
+def run_model(ctx, sequence_parallel, overlap, tied, micro_batch, recompute=False):
     tp = TensorParallel(ctx.tp, sequence_parallel, overlap)
-    model = Model(tp, tied=tied)
+    model = Model(tp, tied=tied, recompute=recompute)
     fill(model, normal=True)
     tokens, labels = torch.randint(0, VOCAB, (2, micro_batch * SEQ), generator=torch.Generator().manual_seed(9))
     losses = model(tokens, labels)
@@ -269,6 +275,16 @@ def test_a_model_of_all_layers_equals_the_undivided(pool, size, sequence_paralle
         torch.testing.assert_close(ours[name], gradient, rtol=1e-5, atol=2e-7, msg=lambda text, name=name: f"{name}: {text}")
     padding = ours["word.weight" if tied else "head.weight"][VOCAB:]
     assert torch.equal(padding, torch.zeros_like(padding))
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+@pytest.mark.parametrize("overlap", [False, True])
+def test_recompute_changes_no_bit(pool, sequence_parallel, overlap):
+    arguments = (sequence_parallel, overlap, True, 1)
+    kept = pool.run(run_model, *arguments, parallel=mesh(4))
+    again = pool.run(run_model, *arguments, True, parallel=mesh(4))
+    for ours, reference in zip(again, kept, strict=True):
+        torch.testing.assert_close(ours[:2], reference[:2], rtol=0, atol=0)
 
 
 def refused_tokens(ctx):
