@@ -45,7 +45,9 @@ class _VocabParallelCrossEntropy(Function):
         # (softmax - one_hot) * grad, written over the exponentials; a second backward raises autograd's own error.
         exponentials.mul_((grad / total).unsqueeze(1))
         if exponentials.shape[1] > 0:
-            exponentials.scatter_add_(1, column, (-grad).masked_fill(~owned, 0.0).unsqueeze(1))
+            # Not scatter_add_: on a GPU it has no deterministic form. An index appears once in a row, so this is the same.
+            target = exponentials.gather(1, column) - grad.masked_fill(~owned, 0.0).unsqueeze(1)
+            exponentials.scatter_(1, column, target)
         return exponentials.to(ctx.dtype), None, None, None
 
 

@@ -80,11 +80,11 @@ class RowParallelLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self._tp.axis.size == 1:
             return torch.mm(x, self.weight) if self.bias is None else torch.addmm(self.bias, x, self.weight)
-        total = leave_divided_(torch.mm(x, self.weight), tp=self._tp)
+        total = sum_parts_(torch.mm(x, self.weight), tp=self._tp)
         return total if self.bias is None else total.add_(self.bias)
 
 
-def leave_divided_(partial: Tensor, *, tp: TensorParallel) -> Tensor:
+def sum_parts_(partial: Tensor, *, tp: TensorParallel) -> Tensor:
     """The sum over the ranks of [tokens, out]: [tokens (/size), out]. partial: may be mutated and returned."""
     if tp.sequence_parallel:
         return reduce_scatter_to_sequence_parallel_region(partial, axis=tp.axis)
@@ -111,7 +111,7 @@ class VocabParallelEmbedding(nn.Module):
         # gradient a sum over most tokens. What no rank has stays out of range.
         owner = tokens.div(self.weight.shape[0], rounding_mode="floor").clamp(0, axis.size - 1)
         rows = F.embedding(tokens - owner * self.weight.shape[0], self.weight)
-        return leave_divided_(rows.masked_fill_((owner != axis.rank).unsqueeze(1), 0.0), tp=self._tp)
+        return sum_parts_(rows.masked_fill_((owner != axis.rank).unsqueeze(1), 0.0), tp=self._tp)
 
 
 class VocabParallelHead(nn.Module):
