@@ -83,7 +83,7 @@ class BatchSizes:
             raise ConfigError(
                 f"global batch {train} is not micro batch {micro} x accumulation {accumulation} x data-parallel size"
                 f" {dp} = {micro * accumulation * dp}; with this micro batch valid are"
-                f" {_nearest_multiples(train, micro * dp)}, with accumulation = global batch / {micro * dp}"
+                f" {nearest_multiples(train, micro * dp)}, with accumulation = global batch / {micro * dp}"
             )
         return BatchSizes(micro, train, train // (micro * dp))
 
@@ -277,6 +277,7 @@ class DerivedSizes:
         tp, pp = config.parallel.tensor_model_parallel_size, config.parallel.pipeline_model_parallel_size
         dp = data_parallel_size(world_size=world_size, tp=tp, pp=pp)
         sizes, schedule = plan_batches(config.batch, dp=dp)
+        _check_tokens_divide(config, micro_batch=sizes.micro, tp=tp)
         run = RunLength.of(config, schedule=schedule)
         return DerivedSizes(
             world_size=world_size,
@@ -293,6 +294,26 @@ class DerivedSizes:
             batch_schedule=schedule,
             run=run,
             warnings=tuple(_length_warnings(config, run)),
+        )
+
+
+def _check_tokens_divide(config: RunConfig, *, micro_batch: int, tp: int) -> None:
+    """What is divided over tensor parallel by tokens must have as many on every rank."""
+    recompute = config.recompute
+    flags = [
+        flag
+        for flag, is_on in (
+            ("--sequence-parallel", config.parallel.sequence_parallel),
+            ("--distribute-saved-activations", recompute.distribute_saved_activations and recompute.full),
+        )
+        if is_on
+    ]
+    assert config.model.seq_length is not None, "validate() requires --seq-length"
+    if flags and micro_batch * config.model.seq_length % tp:
+        raise ConfigError(
+            f"{' and '.join(flags)}: micro batch {micro_batch} x --seq-length {config.model.seq_length} ="
+            f" {micro_batch * config.model.seq_length} tokens do not divide by --tensor-model-parallel-size {tp};"
+            f" nearest valid --seq-length for any micro batch: {nearest_multiples(config.model.seq_length, tp)}"
         )
 
 
@@ -331,11 +352,11 @@ def _check_multiple(train: int, unit: int, equation: str) -> None:
     if train % unit or train < unit:
         raise ConfigError(
             f"global batch {train} is not a multiple of {equation} = {unit}"
-            f" (--global-batch-size / train_batch_size); nearest valid: {_nearest_multiples(train, unit)}"
+            f" (--global-batch-size / train_batch_size); nearest valid: {nearest_multiples(train, unit)}"
         )
 
 
-def _nearest_multiples(value: int, unit: int) -> str:
+def nearest_multiples(value: int, unit: int) -> str:
     """The multiples of unit around value, as text; the lower one only where it is at least one unit."""
     lower = value // unit * unit
     return f"{lower} or {lower + unit}" if lower else f"{lower + unit}"

@@ -15,6 +15,19 @@ class ParallelConfig:
     pipeline_model_parallel_size: int = knob(
         1, flag="--pipeline-model-parallel-size", kind="int", help="pipeline-parallel width"
     )
+    sequence_parallel: bool = knob(
+        False,
+        flag="--sequence-parallel",
+        kind="bool",
+        help="norms, dropout and residuals divided over tensor parallel by tokens",
+    )
+    async_tensor_model_parallel_allreduce: bool = knob(
+        True,
+        flag="--no-async-tensor-model-parallel-allreduce",
+        kind="bool",
+        switch=False,
+        help="sums over tensor parallel are not overlapped with the weight gradient",
+    )
     no_pipeline_parallel: bool = knob(
         False,
         flag="--no-pipeline-parallel",

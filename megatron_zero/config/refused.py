@@ -29,25 +29,11 @@ REFUSED: Final[tuple[tuple[str, str], ...]] = (
     (f"{LATER}: every layer is dense; use --num-experts 1", "--num-experts*=1 --moe-expert-parallel-size=1"),
     (f"{LATER}: every layer is dense; use --mlp-type standard", "--mlp-type=standard"),
     (f"{LATER}: every layer is dense", "--topk=1 --enable-expert-tensor-parallelism"),
-    (f"{LATER}: the MLP is 4 * --hidden-size wide with GELU; leave it out", "--ffn-hidden-size= --swiglu"),
-    (f"{LATER}: the MLP's activation is GELU; leave it out", "--squared-relu"),
-    (f"{LATER}: each query head has its own key and value head; leave it out", "--num-key-value-heads="),
-    (f"{LATER}: a head is --hidden-size / --num-attention-heads wide; leave it out", "--kv-channels="),
-    (
-        f"{LATER}: positions are a learned table; use --max-position-embeddings",
-        "--use-rotary-position-embeddings --rotary-percent=1.0 --rotary-position-embeddings-theta=10000"
-        " --no-position-embedding",
-    ),
-    (f"{LATER}: use --normalization LayerNorm", "--normalization=layernorm"),
-    (f"{LATER}: plain LayerNorm before each block; leave it out", "--apply-layernorm-1p"),
     (
         f"{LATER}: the residual is taken before the norm; leave it out",
         "--apply-residual-connection-post-layernorm --fp32-residual-connection",
     ),
-    (f"{LATER}: linear layers have biases; leave it out", "--disable-bias-linear"),
-    (f"{LATER}: the output layer is tied to the embedding; leave it out", "--untie-embeddings-and-output-weights"),
     (f"{LATER}: leave it out", "--embedding-weights-in-fp32"),
-    (f"{LATER}: it asks for the erf form of GELU, here it is the tanh form; leave it out", "--no-bias-gelu-fusion"),
     ("out of scope: this is a decoder; use --num-layers", "--encoder-num-layers= --decoder-num-layers="),
     ("an old name: use --num-experts", "--num-experts-switch="),
     ("out of scope: export to Hugging Face first, then to ONNX from there", "--onnx-safe="),
@@ -114,7 +100,6 @@ REFUSED: Final[tuple[tuple[str, str], ...]] = (
     (f"{LATER}: this trains only", "--inference --skip-train"),
     ("out of scope: import megatron_zero.data from your own trainer", "--use-dataset-only=False"),
     # Tensor and sequence parallelism
-    (f"{LATER}: the tensor-parallel size is 1", "--sequence-parallel"),
     (f"{LATER}: use --ds-sequence-parallel-size 1", "--ds-sequence-parallel-size=1 --force-ds-sequence-parallel"),
     (
         f"{LATER}: sequences stay whole on one rank; leave it out",
@@ -219,11 +204,6 @@ REFUSED: Final[tuple[tuple[str, str], ...]] = (
     ("a name of 2020: use --deepspeed", "--deepscale"),
     ("a name of 2020: use --deepspeed_config", "--deepscale_config="),
     # Names of Megatron-core
-    (f"a Megatron-core name: grouped-query attention is {LATER}; leave it out", "--group-query-attention"),
-    (
-        f"a Megatron-core name: positions other than the learned table are {LATER}; use learned_absolute",
-        "--position-embedding-type=learned_absolute --rotary-base=10000",
-    ),
     (
         f"a Megatron-core name: experts are {LATER}; use 1",
         "--expert-model-parallel-size=1 --expert-tensor-parallel-size=1",
@@ -333,16 +313,13 @@ NO_EFFECT: Final[tuple[tuple[str, str], ...]] = (
         "--no-masked-softmax-fusion --no-bias-dropout-fusion --no-persist-layer-norm --no-gradient-accumulation-fusion"
         " --disable-mem-efficient-ln --no-contiguous-buffers-in-local-ddp",
     ),
-    ("no effect: the tanh form of GELU is the only one", "--openai-gelu"),
     ("no effect: queries times keys are never scaled by the layer's number", "--no-query-key-layer-scaling"),
     ("no effect: gradients are always accumulated in fp32", "--accumulate-allreduce-grads-in-fp32"),
-    ("no effect: the tensor-parallel size is 1", "--no-async-tensor-model-parallel-allreduce"),
     ("no effect: the pipeline size is 1", "--no-overlap-p2p-communication"),
     ("no effect: weights never depend on device or layout", "--use-cpu-initialization"),
     ("no effect: it is always so", "--zero-reduce-scatter --zero-contigious-gradients"),
     ("no effect: the Adam of the GPU's share is chosen by the package", "--ds_fused_adam"),
     ("no effect: master weights and moments are fp32", "--use-precision-aware-optimizer"),
-    ("no effect without --group-query-attention, as in Megatron-core", "--num-query-groups="),
     ("no effect: the log line always has it", "--log-throughput --log-device-memory-used"),
 )
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from .data_paths import check_data_paths, named_prefixes
-from .derive import check_rampup
+from .derive import check_rampup, nearest_multiples
 from .fields import ConfigError, Knob, collect, raise_all
+from .model import LEARNED, ROTARY
 from .tree import RunConfig, walk_knobs
 from .values import show, split_shares
 
@@ -56,6 +57,10 @@ AT_LEAST_ONE: Final = (
     "model.num_layers",
     "model.hidden_size",
     "model.num_attention_heads",
+    "model.ffn_hidden_size",
+    "model.num_key_value_heads",
+    "model.num_query_groups",
+    "model.kv_channels",
     "model.seq_length",
     "model.max_position_embeddings",
     "model.make_vocab_size_divisible_by",
@@ -82,6 +87,7 @@ AT_LEAST_ONE: Final = (
     "checkpoint.save_interval",
 )
 ABOVE_ZERO: Final = (
+    "model.rotary_position_embeddings_theta",
     "model.layernorm_epsilon",
     "model.init_method_std",
     "parallel.distributed_timeout_minutes",
@@ -147,6 +153,10 @@ def warnings(config: RunConfig) -> Iterator[str]:
         yield "--save-interval without --save: no checkpoint is written"
     if config.checkpoint.save is None and (config.train.exit_interval or config.train.exit_duration_in_mins):
         yield "--exit-interval or --exit-duration-in-mins without --save: the run exits without a checkpoint"
+    if config.model.num_query_groups != 1 and not config.model.group_query_attention:
+        yield f"--num-query-groups {config.model.num_query_groups} has no effect without --group-query-attention"
+    if config.parallel.sequence_parallel and config.parallel.tensor_model_parallel_size == 1:
+        yield "--sequence-parallel has no effect with --tensor-model-parallel-size 1: there is nothing to divide"
     recompute = config.recompute
     if (recompute.distribute_saved_activations or recompute.checkpoint_in_cpu) and not recompute.full:
         yield (
@@ -168,12 +178,18 @@ def all_rules() -> list[Rule]:
         sequence_fits_positions,
         recompute_flags_agree,
         recompute_units_are_layers,
+        saved_activations_are_divided_once,
         a_batch_size_is_given,
         the_run_has_a_length,
         iterations_exclude_samples,
         rampup_reaches_the_final_batch,
         rampup_is_sample_based,
-        tensor_parallel_is_one,
+        groups_divide_heads,
+        one_activation,
+        swiglu_has_a_width,
+        positions_agree,
+        rotary_part_is_whole_pairs,
+        tensor_parallel_divides_the_model,
         pipeline_is_one,
         offload_needs_a_stage,
         ratio_is_a_share,
@@ -228,17 +244,19 @@ def fits_fp32(subject: Subject, *, path: str) -> None:
 
 
 def heads_divide_hidden(subject: Subject) -> None:
-    hidden, heads = subject.config.model.hidden_size, subject.config.model.num_attention_heads
-    if hidden and heads and heads > 0 and hidden % heads:
+    model = subject.config.model
+    hidden, heads = model.hidden_size, model.num_attention_heads
+    if model.kv_channels is None and hidden and heads and heads > 0 and hidden % heads:
         raise ConfigError(
             f"{subject.say('model.hidden_size')} is not a multiple of {subject.say('model.num_attention_heads')};"
-            f" nearest valid --hidden-size: {max(hidden // heads, 1) * heads} or {(hidden // heads + 1) * heads}"
+            f" nearest valid --hidden-size: {max(hidden // heads, 1) * heads} or {(hidden // heads + 1) * heads};"
+            " or give the width of a head with --kv-channels"
         )
 
 
 def sequence_fits_positions(subject: Subject) -> None:
     length, rows = subject.config.model.seq_length, subject.config.model.max_position_embeddings
-    if length is not None and rows is not None and length > rows:
+    if subject.config.model.positions == LEARNED and length is not None and rows is not None and length > rows:
         raise ConfigError(
             f"{subject.say('model.seq_length')} is above {subject.say('model.max_position_embeddings')}:"
             f" the position table needs a row for each position"
@@ -262,6 +280,15 @@ def recompute_flags_agree(subject: Subject) -> None:
         raise ConfigError(
             f"{' and '.join(wanted['full'])} recompute whole layers, {' and '.join(wanted['selective'])} the attention core"
             " only: give one kind; a whole layer contains its attention core"
+        )
+
+
+def saved_activations_are_divided_once(subject: Subject) -> None:
+    config = subject.config
+    if config.recompute.distribute_saved_activations and config.parallel.sequence_parallel:
+        raise ConfigError(
+            f"{subject.name('recompute.distribute_saved_activations')} beside --sequence-parallel: what is kept is divided"
+            " over tensor parallel already; leave it out"
         )
 
 
@@ -315,11 +342,88 @@ def rampup_is_sample_based(subject: Subject) -> None:
         )
 
 
-def tensor_parallel_is_one(subject: Subject) -> None:
-    if subject.config.parallel.tensor_model_parallel_size > 1:
-        raise subject.reject(
-            "parallel.tensor_model_parallel_size",
-            "tensor parallelism is not built yet: use 1 (MP_SIZE=1 in the scripts); ZeRO stage 3 shards the weights",
+def tensor_parallel_divides_the_model(subject: Subject) -> None:
+    """What is cut by columns and rows must divide; the vocabulary is padded so that it does."""
+    model, size = subject.config.model, subject.config.parallel.tensor_model_parallel_size
+    if size <= 1 or not model.num_attention_heads or not model.hidden_size:
+        return
+    cut = {
+        "query heads (--num-attention-heads)": model.num_attention_heads,
+        "key and value heads (--num-key-value-heads)": model.num_groups,
+        "the MLP's inner width (--ffn-hidden-size)": model.mlp_width,
+    }
+    for what, value in cut.items():
+        if value % size:
+            raise ConfigError(
+                f"{subject.say('parallel.tensor_model_parallel_size')} does not divide {what}, {value};"
+                f" nearest valid: {nearest_multiples(value, size)}"
+            )
+
+
+def groups_divide_heads(subject: Subject) -> None:
+    model = subject.config.model
+    heads = model.num_attention_heads
+    if not heads or heads < 0:
+        return
+    if (
+        model.num_key_value_heads is not None
+        and model.group_query_attention
+        and model.num_key_value_heads != model.num_query_groups
+    ):
+        raise ConfigError(
+            f"{subject.say('model.num_key_value_heads')} and {subject.say('model.num_query_groups')} with"
+            " --group-query-attention say the same thing differently: give one"
+        )
+    groups = model.num_groups
+    if groups >= 1 and heads % groups:
+        fits = [str(number) for number in range(1, heads + 1) if heads % number == 0]
+        raise ConfigError(
+            f"{subject.say('model.num_attention_heads')} is not a multiple of the {groups} key and value heads"
+            f" (--num-key-value-heads, or --num-query-groups); what fits: {', '.join(fits)}"
+        )
+
+
+def one_activation(subject: Subject) -> None:
+    model = subject.config.model
+    if model.swiglu and model.squared_relu:
+        raise ConfigError("--swiglu and --squared-relu are two activations of the MLP: give one")
+
+
+def positions_agree(subject: Subject) -> None:
+    """Megatron-DeepSpeed's flags and Megatron-core's name the same choice."""
+    model = subject.config.model
+    kind = model.position_embedding_type
+    if kind is None:
+        return
+    if model.use_rotary_position_embeddings and kind != ROTARY:
+        raise ConfigError(
+            f"--use-rotary-position-embeddings and {subject.say('model.position_embedding_type')} disagree: give one"
+        )
+    if not model.add_position_embedding and kind == LEARNED:
+        raise ConfigError(
+            f"--no-position-embedding and {subject.say('model.position_embedding_type')} disagree: give one"
+        )
+
+
+def rotary_part_is_whole_pairs(subject: Subject) -> None:
+    model = subject.config.model
+    if model.positions != ROTARY or not model.hidden_size or not model.num_attention_heads:
+        return
+    if not 0.0 < model.rotary_percent <= 1.0:
+        raise subject.reject("model.rotary_percent", "must be above 0 and at most 1")
+    if model.rotary_dim < 2 or model.rotary_dim % 2:
+        raise ConfigError(
+            f"{subject.say('model.rotary_percent')} of a head of {model.head_dim} channels is {model.rotary_dim}, and they"
+            " turn in pairs: it must be even and at least 2"
+        )
+
+
+def swiglu_has_a_width(subject: Subject) -> None:
+    model = subject.config.model
+    if model.swiglu and model.hidden_size and model.hidden_size > 0 and model.mlp_width == 0:
+        raise ConfigError(
+            f"--swiglu with {subject.say('model.hidden_size')} has no default inner width (8/3 of it, rounded down to a"
+            " multiple of 64): give --ffn-hidden-size"
         )
 
 

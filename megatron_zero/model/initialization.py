@@ -77,8 +77,8 @@ def init_rule(name: str, config: ModelConfig) -> InitRule:
         return InitRule(0.0, 0.0)
     if kind == "weight":
         if part.endswith("norm"):
-            return InitRule(1.0, 0.0)
-        if part in ("word", "position", "qkv", "fc1"):
+            return InitRule(0.0 if config.apply_layernorm_1p else 1.0, 0.0)
+        if part in ("word", "position", "qkv", "fc1", "head"):
             return InitRule(0.0, config.init_method_std)
         if part in ("dense", "fc2"):
             assert config.num_layers is not None

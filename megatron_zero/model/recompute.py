@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +31,12 @@ class RecomputePlan:
     recomputed: tuple[bool, ...]
     core_attention: bool
 
+    @staticmethod
+    def nothing(num_layers: int) -> RecomputePlan:
+        """Every layer keeps what backward needs."""
+        single = tuple(range(index, index + 1) for index in range(num_layers))
+        return RecomputePlan(single, (False,) * num_layers, core_attention=False)
+
     @property
     def recomputed_layers(self) -> int:
         """How many layers run forward twice."""
@@ -39,12 +46,12 @@ class RecomputePlan:
 def plan_recompute(config: RecomputeConfig, *, num_layers: int) -> RecomputePlan:
     """Pure. uniform: chunks of --recompute-num-layers layers, the last one shorter if need be, each kept by its input;
     block: the first --recompute-num-layers layers one by one, the others not."""
-    single = tuple(range(index, index + 1) for index in range(num_layers))
+    none = RecomputePlan.nothing(num_layers)
     if config.granularity != "full":
-        return RecomputePlan(single, (False,) * num_layers, core_attention=config.granularity == "selective")
+        return dataclasses.replace(none, core_attention=config.granularity == "selective")
     size = config.recompute_num_layers
     if config.method == "block":
-        return RecomputePlan(single, tuple(index < size for index in range(num_layers)), core_attention=False)
+        return dataclasses.replace(none, recomputed=tuple(index < size for index in range(num_layers)))
     chunks = tuple(range(first, min(first + size, num_layers)) for first in range(0, num_layers, size))
     return RecomputePlan(chunks, (True,) * len(chunks), core_attention=False)
 

@@ -1,46 +1,60 @@
-"""One pre-norm transformer layer (Radford et al. 2019), with full activation recompute as a choice."""
+"""One pre-norm transformer layer (Radford et al. 2019)."""
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from megatron_zero.config.model import ModelConfig
+from megatron_zero.distributed.rng import RngStreams
+from megatron_zero.tensor_parallel.group import TensorParallel
 
-from .attention import SelfAttention
+from .attention import Rows, SelfAttention
+from .dropout import hidden_dropout
 from .mlp import MLP
-from .norm import LayerNorm
+from .norm import build_norm
+from .recompute import SavedInputs, recompute
 
 
 class TransformerLayer(nn.Module):
-    """x + dropout(attention(norm(x))), then the same around the MLP. [micro_batch, seq, hidden] -> same.
+    """x + dropout(attention(norm(x))), then the same around the MLP. [tokens (/tp under sequence parallel), hidden] -> same.
 
-    recompute: keep only the input and run the layer again in backward, with the same dropout (Chen et al. 2016,
-    arXiv:1604.06174). It sits inside forward, so hooks on this module are outside of what is run twice.
+    recomputed: keep only the input and run the layer again in backward. It happens inside forward, so hooks on this module
+    are outside of what is run twice.   recomputes_core: of the attention.
     """
 
-    def __init__(self, config: ModelConfig, *, recompute: bool) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        tp: TensorParallel,
+        streams: RngStreams,
+        saved: SavedInputs,
+        recomputed: bool = False,
+        recomputes_core: bool = False,
+    ) -> None:
         super().__init__()
-        assert config.hidden_size is not None
-        self.input_norm = LayerNorm(config.hidden_size, eps=config.layernorm_epsilon)
-        self.attention = SelfAttention(config)
-        self.post_attention_norm = LayerNorm(config.hidden_size, eps=config.layernorm_epsilon)
-        self.mlp = MLP(config)
+        self.input_norm = build_norm(config)
+        self.attention = SelfAttention(config, tp=tp, streams=streams, recomputes_core=recomputes_core)
+        self.post_attention_norm = build_norm(config)
+        self.mlp = MLP(config, tp=tp)
         self._dropout = config.hidden_dropout
-        self._recompute = recompute
+        self._divided = tp.sequence_parallel
+        self._streams, self._saved = streams, saved
+        self._recomputed = recomputed
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """mask: of the attention (SelfAttention.forward); None: causal."""
-        if self._recompute and self.training:
-            recomputed: Tensor = checkpoint(self._layer, x, mask, use_reentrant=False, preserve_rng_state=self._draws())
-            return recomputed
-        return self._layer(x, mask)
-
-    def _layer(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        x = x + F.dropout(self.attention(self.input_norm(x), mask), self._dropout, self.training)
-        return x + F.dropout(self.mlp(self.post_attention_norm(x)), self._dropout, self.training)
-
-    def _draws(self) -> bool:
-        """Whether this layer draws random numbers; saving the generators costs a host copy."""
+    @property
+    def draws(self) -> bool:
+        """Whether training draws random numbers here."""
         return self._dropout > 0.0 or self.attention.draws
+
+    def forward(self, x: Tensor, rows: Rows) -> Tensor:
+        if self._recomputed and self.training:
+            return recompute(self._layer, x, rows, streams=self._streams, draws=self.draws, saved=self._saved)
+        return self._layer(x, rows)
+
+    def _layer(self, x: Tensor, rows: Rows) -> Tensor:
+        x = x + self._drop(self.attention(self.input_norm(x), rows))
+        return x + self._drop(self.mlp(self.post_attention_norm(x)))
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return hidden_dropout(x, self._dropout, training=self.training, divided=self._divided, streams=self._streams)

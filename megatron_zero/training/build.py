@@ -31,6 +31,7 @@ from megatron_zero.distributed.rng import RngStreams
 from megatron_zero.distributed.turns import run_in_turns
 from megatron_zero.model.gpt import GPTStage, no_weight_decay
 from megatron_zero.model.initialization import VOCABULARY_TABLES, ParameterInitializer
+from megatron_zero.model.recompute import SavedInputs, plan_recompute
 from megatron_zero.offload.optimizer import AdamHyperparameters, OffloadedAdam
 from megatron_zero.offload.placement import TwinFlowPlan, plan_twin_flow
 from megatron_zero.optim.adam import StateSlice
@@ -39,7 +40,7 @@ from megatron_zero.optim.subgroup import Span, plan_subgroups
 from megatron_zero.pipeline.runner import ScheduleRunner
 from megatron_zero.tensor_parallel.grads import sum_replicated_
 from megatron_zero.tensor_parallel.group import TensorParallel
-from megatron_zero.tensor_parallel.splits import TensorSplit, collect_splits
+from megatron_zero.tensor_parallel.splits import TensorSplit
 from megatron_zero.zero.engine import ZeroEngine
 
 from .checkpointing import CheckpointParts, load_training
@@ -68,8 +69,8 @@ def build_trainer(loaded: LoadedConfig, context: ParallelContext, env: LaunchEnv
     datasets = read_data(config, tokenizer, sizes, context, env, reporter)
 
     streams = RngStreams.seeded(config.train.seed, device=context.device, dp=context.dp, tp=context.tp)
-    stage, engine = build_engine(config, sizes, context, tp=TensorParallel(context.tp))
-    splits = collect_splits(stage)
+    stage, engine = build_engine(config, sizes, context, streams)
+    splits = stage.splits()
     fill = build_initializer(config, sizes, splits)
     optimizer = build_optimizer(config, engine, fill, context, num_threads=host_threads(env))
     lr_schedule = LrSchedule(
@@ -209,17 +210,30 @@ def forward_of(stage: GPTStage) -> Callable[[MicroBatch], Tensor]:
 
 
 def build_engine(
-    config: RunConfig, sizes: DerivedSizes, context: ParallelContext, *, tp: TensorParallel
+    config: RunConfig, sizes: DerivedSizes, context: ParallelContext, streams: RngStreams
 ) -> tuple[GPTStage, ZeroEngine]:
     """The model, born on meta, and the engine that materialises and shards it as the ZeRO stage says."""
+    assert config.model.num_layers is not None
+    tp = TensorParallel(
+        context.tp,
+        sequence_parallel=config.parallel.sequence_parallel and context.tp.size > 1,
+        overlap=config.parallel.async_tensor_model_parallel_allreduce,
+    )
     with torch.device("meta"):
         stage = GPTStage(
             config.model,
             vocab_size=sizes.vocab_size,
             padded_vocab_size=sizes.padded_vocab_size,
-            recompute=config.recompute.full,
+            tp=tp,
+            plan=plan_recompute(config.recompute, num_layers=config.model.num_layers),
+            saved=SavedInputs(
+                context.tp,
+                partition=config.recompute.distribute_saved_activations,
+                on_cpu=config.recompute.checkpoint_in_cpu,
+            ),
+            streams=streams,
         )
-    splits = collect_splits(stage)
+    splits = stage.splits()
     engine = ZeroEngine(
         stage,
         stage.gather_units(),
@@ -406,8 +420,19 @@ def _identity(config: RunConfig, tokenizer: Tokenizer) -> dict[str, object]:
         "--num-layers": config.model.num_layers,
         "--hidden-size": config.model.hidden_size,
         "--num-attention-heads": config.model.num_attention_heads,
+        "--num-key-value-heads": config.model.num_groups,
+        "--kv-channels": config.model.head_dim,
+        "--ffn-hidden-size": config.model.mlp_width,
+        "--position-embedding-type": config.model.positions,
         "--max-position-embeddings": config.model.max_position_embeddings,
+        "--rotary-position-embeddings-theta": config.model.rotary_position_embeddings_theta,
+        "--rotary-percent": config.model.rotary_percent,
+        "--normalization": "rmsnorm" if config.model.is_rmsnorm else "layernorm",
+        "--apply-layernorm-1p": config.model.apply_layernorm_1p,
         "--layernorm-epsilon": config.model.layernorm_epsilon,
+        "the MLP's activation": config.model.activation,
+        "biases (--disable-bias-linear)": config.model.add_bias_linear,
+        "--untie-embeddings-and-output-weights": config.model.untie_embeddings_and_output_weights,
         "vocabulary size": tokenizer.vocab_size,
     }
 

@@ -6,12 +6,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import nn
-
 from megatron_zero.checkpoint.lock import FolderLock
 from megatron_zero.data.loader import BatchLoader
 from megatron_zero.distributed.collectives import barrier
 from megatron_zero.distributed.context import ParallelContext
+from megatron_zero.model.gpt import GPTStage
 
 from .checkpointing import CheckpointParts, save_training
 from .evaluate import evaluate
@@ -45,7 +44,7 @@ class Intervals:
 @dataclass(frozen=True, slots=True)
 class TrainerParts:
     context: ParallelContext
-    stage: nn.Module
+    stage: GPTStage
     step: StepParts
     checkpoint: CheckpointParts
     validation: EvalPlan

@@ -111,7 +111,7 @@ def test_tokenizers_that_are_not_built_are_refused_by_name(kind: str) -> None:
 
 
 def test_every_refused_flag_of_a_line_is_in_the_list() -> None:
-    found = problems("--swiglu --vision-pretraining --num-experts 4 8 --fp8-format hybrid --hostfile h")
+    found = problems("--split-transformers --vision-pretraining --num-experts 4 8 --fp8-format hybrid --hostfile h")
     assert [problem.split(":")[0] for problem in found] == [
         "--swiglu",
         "--vision-pretraining",

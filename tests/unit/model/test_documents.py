@@ -4,9 +4,13 @@ import pytest
 import torch
 
 from megatron_zero.config.model import ModelConfig
-from megatron_zero.model.attention import SelfAttention, attention_reference, document_mask
+from megatron_zero.config.training import RecomputeConfig
+from megatron_zero.distributed.rng import RngStreams
+from megatron_zero.model.attention import Rows, SelfAttention, attention_reference, document_mask
 from megatron_zero.model.gpt import GPTStage
 from megatron_zero.model.initialization import ParameterInitializer
+from megatron_zero.model.recompute import plan_recompute
+from megatron_zero.tensor_parallel.group import TensorParallel
 
 VOCAB, SEQ = 50, 24
 LENGTHS = (6, 15, 3)  # of the documents in a row
@@ -25,7 +29,8 @@ def config(dropout=0.0):
 
 
 def build(*, dropout=0.0, recompute=False, dtype=torch.float64):
-    stage = GPTStage(config(dropout), vocab_size=VOCAB, padded_vocab_size=64, recompute=recompute)
+    plan = plan_recompute(RecomputeConfig(checkpoint_activations=recompute), num_layers=2)
+    stage = GPTStage(config(dropout), vocab_size=VOCAB, padded_vocab_size=64, plan=plan)
     fill = ParameterInitializer(config(dropout), seed=3)
     with torch.no_grad():
         for name, parameter in stage.named_parameters():
@@ -62,15 +67,15 @@ def test_token_6_sees_nothing_before_6():
 
 def test_masked_attention_equals_the_slow_form():
     torch.manual_seed(0)
-    attention = SelfAttention(config()).double()
+    attention = SelfAttention(config(), tp=TensorParallel.single(), streams=RngStreams.plain()).double()
     for parameter in attention.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
-    x = torch.randn(1, SEQ, 64, dtype=torch.float64)
+    x = torch.randn(SEQ, 64, dtype=torch.float64)
     heads = attention.qkv(x).view(1, SEQ, 4, 3, 16)
     q, k, v = (heads[:, :, :, i].transpose(1, 2) for i in range(3))
     mask = document_mask(row()[3])
-    expected = attention.dense(attention_reference(q, k, v, mask).transpose(1, 2).reshape(1, SEQ, 64))
-    torch.testing.assert_close(attention(x, mask), expected, rtol=1e-12, atol=1e-12)
+    expected = attention.dense(attention_reference(q, k, v, mask).transpose(1, 2).reshape(SEQ, 64))
+    torch.testing.assert_close(attention(x, Rows(1, SEQ, mask)), expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("recompute", [False, True])

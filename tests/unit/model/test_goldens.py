@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from megatron_zero.config.model import ModelConfig
+from megatron_zero.config.training import RecomputeConfig
 from megatron_zero.model.gpt import GPTStage
+from megatron_zero.model.recompute import plan_recompute
 
 NAMES = {
     "wte.weight": "embedding.word.weight",
@@ -32,9 +34,9 @@ def our_name(theirs):
 
 
 def to_ours(theirs, value, num_heads):
-    """Their linear weights are input x output, with q, k and v side by side; our rows go head by head."""
+    """Their linear weights are input x output, with q, k and v side by side; our qkv rows go head by head."""
     value = torch.from_numpy(value)
-    if re.search(r"(c_attn|c_proj|c_fc)\.weight", theirs):
+    if re.search(r"(c_attn|c_fc)\.weight", theirs):  # rows of c_proj are inputs with us, too
         value = value.T
     if "c_attn" in theirs:
         parts = value.reshape(3, num_heads, -1, *value.shape[1:])
@@ -67,7 +69,8 @@ def test_logits_loss_and_gradients(golden, num_heads, recompute):
         hidden_dropout=0.0,
     )
     padded = vocab + 7
-    stage = GPTStage(config, vocab_size=vocab, padded_vocab_size=padded, recompute=recompute)
+    plan = plan_recompute(RecomputeConfig(checkpoint_activations=recompute), num_layers=layers)
+    stage = GPTStage(config, vocab_size=vocab, padded_vocab_size=padded, plan=plan)
     parameters = dict(stage.named_parameters())
     with torch.no_grad():
         for parameter in parameters.values():
