@@ -46,10 +46,10 @@ def test_a_json_batch_does_not_clash_with_the_ramp(tmp_path: Path) -> None:
 
 def test_both_sides_report_in_one_message(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        load_run_config(minimal_argv("--swiglu --hiden-size 3", json=SCRIPT_TEMPLATE, folder=tmp_path))
+        load_run_config(minimal_argv("--split-transformers --hiden-size 3", json=SCRIPT_TEMPLATE, folder=tmp_path))
     text = str(caught.value)
     assert text.startswith("7 problems:")
-    assert all(part in text for part in ("--swiglu", "--hiden-size", "ds.json:2", "ds.json:28"))
+    assert all(part in text for part in ("--split-transformers", "--hiden-size", "ds.json:2", "ds.json:28"))
 
 
 def test_a_missing_json_is_named() -> None:

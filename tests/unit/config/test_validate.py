@@ -58,7 +58,7 @@ def test_the_minimal_run_is_valid() -> None:
         ("--seq-length 64", ("--seq-length 64", "--max-position-embeddings 32")),
         ("--train-samples 8", ("--train-iters 6", "--train-samples 8", "exclude each other")),
         ("--rampup-batch-size 4 4 32", ("--rampup-batch-size 4 4 32", "--train-iters 6")),
-        ("--tensor-model-parallel-size 8", ("--tensor-model-parallel-size 8", "not built yet")),
+        ("--tensor-model-parallel-size 8", ("--tensor-model-parallel-size 8", "query heads", "nearest valid: 8")),
         ("--pipeline-model-parallel-size 2", ("--pipeline-model-parallel-size 2", "not built yet")),
         ("--pipeline-model-parallel-size 2 --no-pipeline-parallel", ("contradicts --no-pipeline-parallel",)),
         ("--cpu-optimizer", ("derived: --cpu-optimizer", "stage 0", "--zero-stage")),
@@ -215,6 +215,69 @@ def test_spellings_of_recompute(extra: str, granularity: str | None, method: str
 )
 def test_recompute_flags_that_clash_are_named(extra: str, says: str) -> None:
     assert says in message(extra)
+
+
+@pytest.mark.parametrize(
+    "extra,says",
+    [
+        ("--num-key-value-heads 3", "what fits: 1, 2, 4"),
+        ("--group-query-attention --num-query-groups 3", "is not a multiple of the 3 key and value heads"),
+        ("--num-key-value-heads 2 --group-query-attention --num-query-groups 4", "say the same thing differently"),
+        ("--swiglu --squared-relu", "--swiglu and --squared-relu"),
+        ("--swiglu --hidden-size 20", "give --ffn-hidden-size"),
+        ("--position-embedding-type none --use-rotary-position-embeddings", "--use-rotary-position-embeddings and"),
+        ("--position-embedding-type learned_absolute --no-position-embedding", "--no-position-embedding and"),
+        ("--position-embedding-type yarn", "--position-embedding-type"),
+        ("--use-rotary-position-embeddings --rotary-percent 0.2", "of a head of 16 channels is 3"),
+        ("--use-rotary-position-embeddings --rotary-percent 1.5", "must be above 0 and at most 1"),
+        ("--use-rotary-position-embeddings --rotary-position-embeddings-theta 0", "must be above 0"),
+        ("--normalization batchnorm", "--normalization"),
+        ("--kv-channels 0", "--kv-channels 0: must be at least 1"),
+        ("--ffn-hidden-size 0", "--ffn-hidden-size 0: must be at least 1"),
+        ("--num-attention-heads 5", "or give the width of a head with --kv-channels"),
+        ("--tensor-model-parallel-size 3", "query heads (--num-attention-heads), 4; nearest valid"),
+        ("--tensor-model-parallel-size 4 --num-key-value-heads 2", "key and value heads (--num-key-value-heads), 2"),
+        ("--tensor-model-parallel-size 4 --ffn-hidden-size 130", "the MLP's inner width (--ffn-hidden-size), 130;"),
+        (
+            "--tensor-model-parallel-size 2 --sequence-parallel --checkpoint-activations --partition-activations",
+            "divided over tensor parallel already",
+        ),
+    ],
+)
+def test_shapes_that_cannot_be_are_named(extra: str, says: str) -> None:
+    assert says in message(extra)
+
+
+@pytest.mark.parametrize(
+    "extra,wanted",
+    [
+        ("", ("learned_absolute", 4, 16, 256, "gelu_tanh")),
+        ("--use-rotary-position-embeddings", ("rope", 4, 16, 256, "gelu_tanh")),
+        ("--position-embedding-type rope --rotary-base 500000", ("rope", 4, 16, 256, "gelu_tanh")),
+        ("--no-position-embedding", ("none", 4, 16, 256, "gelu_tanh")),
+        ("--num-key-value-heads 2 --swiglu", ("learned_absolute", 2, 16, 128, "swiglu")),
+        ("--group-query-attention --num-query-groups 2", ("learned_absolute", 2, 16, 256, "gelu_tanh")),
+        ("--group-query-attention", ("learned_absolute", 1, 16, 256, "gelu_tanh")),
+        ("--num-query-groups 2", ("learned_absolute", 4, 16, 256, "gelu_tanh")),
+        ("--kv-channels 24 --ffn-hidden-size 100", ("learned_absolute", 4, 24, 100, "gelu_tanh")),
+        ("--no-bias-gelu-fusion", ("learned_absolute", 4, 16, 256, "gelu_erf")),
+        ("--no-bias-gelu-fusion --openai-gelu", ("learned_absolute", 4, 16, 256, "gelu_tanh")),
+        ("--squared-relu", ("learned_absolute", 4, 16, 256, "squared_relu")),
+    ],
+)
+def test_what_the_shape_flags_mean_together(extra: str, wanted: tuple[object, ...]) -> None:
+    model = load_run_config(minimal_argv(extra)).config.model
+    assert (model.positions, model.num_groups, model.head_dim, model.mlp_width, model.activation) == wanted
+
+
+def test_flags_without_effect_are_told() -> None:
+    for extra, flag in (
+        ("--num-query-groups 2", "--num-query-groups"),
+        ("--sequence-parallel", "--sequence-parallel"),
+        ("--checkpoint-in-cpu", "--checkpoint-in-cpu"),
+    ):
+        (warning,) = load_run_config(minimal_argv(extra)).warnings
+        assert flag in warning and "no effect" in warning
 
 
 def test_split_beside_paths_that_are_not_cut_is_named() -> None:
