@@ -176,7 +176,7 @@ class GPTStage(nn.Module):
             else None,
         )
 
-    def splits(self) -> dict[str, TensorSplit]:
+    def tensor_splits(self) -> dict[str, TensorSplit]:
         """Parameter name -> how it is divided over tensor parallel, for every parameter."""
         return collect_splits(self)
 

@@ -70,7 +70,7 @@ def build_trainer(loaded: LoadedConfig, context: ParallelContext, env: LaunchEnv
 
     streams = RngStreams.seeded(config.train.seed, device=context.device, dp=context.dp, tp=context.tp)
     stage, engine = build_engine(config, sizes, context, streams)
-    splits = stage.splits()
+    splits = stage.tensor_splits()
     fill = build_initializer(config, sizes, splits)
     optimizer = build_optimizer(config, engine, fill, context, num_threads=host_threads(env))
     lr_schedule = LrSchedule(
@@ -233,7 +233,7 @@ def build_engine(
             ),
             streams=streams,
         )
-    splits = stage.splits()
+    splits = stage.tensor_splits()
     engine = ZeroEngine(
         stage,
         stage.gather_units(),

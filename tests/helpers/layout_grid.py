@@ -172,13 +172,13 @@ def run_cell(ctx: ParallelContext, argv: Sequence[str]) -> Outcome:
 
         engine.finish_backward = record  # type: ignore[method-assign]
         result = result_of(trainer)
-        shapes = {name: split.shape for name, split in trainer.parts.stage.splits().items()}
+        shapes = {name: split.shape for name, split in trainer.parts.stage.tensor_splits().items()}
     return Outcome(result.losses, result.norms, gradients, shapes)
 
 
 def owned_gradients(trainer: Trainer) -> Iterator[tuple[str, int, Tensor]]:
     """What this rank holds of every logical gradient."""
-    engine, splits = trainer.parts.step.engine, trainer.parts.stage.splits()
+    engine, splits = trainer.parts.step.engine, trainer.parts.stage.tensor_splits()
     for layout, shard in zip(engine.layouts, engine.grad_shards, strict=True):
         for span in layout.owned_spans(engine.shard_axis.rank):
             place = span.shard_start
