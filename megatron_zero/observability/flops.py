@@ -19,24 +19,28 @@ def model_flops_per_step(
     padded_vocab_size: int,
     samples: int,
     ffn_hidden_size: int | None = None,
+    attention_width: int | None = None,
+    key_value_width: int | None = None,
+    gated: bool = False,
 ) -> int:
     """FLOPs that forward and backward need for `samples` sequences, whatever is recomputed: what MFU is measured by.
 
-    3 x (layers + logits), as backward costs twice forward. Per token, forward; hidden h, inner width f, sequence s:
-        layer:   8 h^2 (qkv 6, dense 2) + 4 h f (MLP) + 4 s h (scores and context)   = 24 h^2 + 4 s h where f = 4 h
+    3 x (layers + logits), as backward costs twice forward. Per token, forward; hidden h, query heads a wide together, key
+    heads k, inner width f, sequence s, m = 3 matrices in a gated MLP (SwiGLU) and 2 otherwise:
+        layer:   2 h (a + 2 k) (qkv) + 2 a h (dense) + 2 m h f (MLP) + 4 s a (scores and context)
+                 = 24 h^2 + 4 s h where a = k = h, m = 2 and f = 4 h
         logits:  2 h V
-    Narayanan et al. 2021, appendix (arXiv:2104.04473), less its recomputation; "model FLOPs" after Korthikanti et al.
-    2022 (arXiv:2205.05198). seq_length and samples are those of this step, which a curriculum or ramp-up changes.
+    Unset widths: a = h, k = a, f = 4 h. Narayanan et al. 2021, appendix (arXiv:2104.04473), less its recomputation; "model
+    FLOPs" after Korthikanti et al. 2022 (arXiv:2205.05198). seq_length and samples are those of this step, which a
+    curriculum or ramp-up changes.
     """
-    layers, logits = _forward_flops(
-        num_layers=num_layers,
-        hidden_size=hidden_size,
-        seq_length=seq_length,
-        padded_vocab_size=padded_vocab_size,
-        samples=samples,
-        ffn_hidden_size=ffn_hidden_size,
-    )
-    return 3 * (layers + logits)
+    a = hidden_size if attention_width is None else attention_width
+    k = a if key_value_width is None else key_value_width
+    f = 4 * hidden_size if ffn_hidden_size is None else ffn_hidden_size
+    matrices = 3 if gated else 2
+    layer = 2 * hidden_size * (2 * a + 2 * k) + 2 * matrices * hidden_size * f + 4 * seq_length * a
+    tokens = samples * seq_length
+    return 3 * tokens * (num_layers * layer + 2 * hidden_size * padded_vocab_size)
 
 
 def hardware_flops_per_step(
@@ -46,35 +50,30 @@ def hardware_flops_per_step(
     seq_length: int,
     padded_vocab_size: int,
     samples: int,
-    recompute: bool,
+    recomputed_layers: int,
     ffn_hidden_size: int | None = None,
+    attention_width: int | None = None,
+    key_value_width: int | None = None,
+    gated: bool = False,
 ) -> int:
-    """FLOPs that are carried out: with full recompute (True) the layers' forward runs twice, the logits' once."""
-    layers, logits = _forward_flops(
-        num_layers=num_layers,
-        hidden_size=hidden_size,
-        seq_length=seq_length,
-        padded_vocab_size=padded_vocab_size,
-        samples=samples,
-        ffn_hidden_size=ffn_hidden_size,
+    """FLOPs that are carried out where `recomputed_layers` run forward twice: a third of theirs on top."""
+    layers = (num_layers, recomputed_layers)
+    vocabularies = (padded_vocab_size, 0)
+    model, again = (
+        model_flops_per_step(
+            num_layers=count,
+            hidden_size=hidden_size,
+            seq_length=seq_length,
+            padded_vocab_size=vocabulary,
+            samples=samples,
+            ffn_hidden_size=ffn_hidden_size,
+            attention_width=attention_width,
+            key_value_width=key_value_width,
+            gated=gated,
+        )
+        for count, vocabulary in zip(layers, vocabularies, strict=True)
     )
-    return (4 if recompute else 3) * layers + 3 * logits
-
-
-def _forward_flops(
-    *,
-    num_layers: int,
-    hidden_size: int,
-    seq_length: int,
-    padded_vocab_size: int,
-    samples: int,
-    ffn_hidden_size: int | None,
-) -> tuple[int, int]:
-    """(all layers, logits) of one forward over samples x seq_length tokens."""
-    ffn = 4 * hidden_size if ffn_hidden_size is None else ffn_hidden_size
-    layer = 8 * hidden_size**2 + 4 * hidden_size * ffn + 4 * seq_length * hidden_size
-    tokens = samples * seq_length
-    return tokens * num_layers * layer, tokens * 2 * hidden_size * padded_vocab_size
+    return model + again // 3
 
 
 HALF: Final = (torch.bfloat16, torch.float16)

@@ -172,6 +172,7 @@ class Reporter:
         model, optimizer, world = self._config.model, self._optimizer, self._sizes.world_size
         assert optimizer is not None and self._metrics is not None
         assert model.num_layers is not None and model.hidden_size is not None and model.seq_length is not None
+        assert model.num_attention_heads is not None
         seconds = elapsed_ms / 1000.0
         flops = model_flops_per_step(
             num_layers=model.num_layers,
@@ -179,6 +180,10 @@ class Reporter:
             seq_length=model.seq_length,
             padded_vocab_size=self._sizes.padded_vocab_size,
             samples=report.global_batch_size,
+            ffn_hidden_size=model.mlp_width,
+            attention_width=model.num_attention_heads * model.head_dim,
+            key_value_width=model.num_groups * model.head_dim,
+            gated=model.swiglu,
         )
         flops_per_second = flops / seconds / world
         offloads = self._config.zero.offload_optimizer.device != "none"

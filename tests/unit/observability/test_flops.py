@@ -18,8 +18,8 @@ def test_model_flops_of_layers_and_logits() -> None:
 
 def test_full_recompute_repeats_the_layers_only() -> None:
     """H49: hardware FLOPs with full recompute."""
-    assert hardware_flops_per_step(**TINY, padded_vocab_size=50304, recompute=True) == 2_581_594_112
-    assert hardware_flops_per_step(**TINY, padded_vocab_size=50304, recompute=False) == 2_554_331_136
+    assert hardware_flops_per_step(**TINY, padded_vocab_size=50304, recomputed_layers=2) == 2_581_594_112
+    assert hardware_flops_per_step(**TINY, padded_vocab_size=50304, recomputed_layers=0) == 2_554_331_136
 
 
 def test_shorter_sequences_are_counted_as_such() -> None:
@@ -35,6 +35,23 @@ def test_inner_width_other_than_four_hidden() -> None:
     )
     more = model_flops_per_step(**TINY, padded_vocab_size=64, ffn_hidden_size=257)
     assert more - model_flops_per_step(**TINY, padded_vocab_size=64) == 3 * 128 * 2 * 4 * 64
+
+
+def test_llama_style_layers_by_hand() -> None:
+    """hidden 64, 4 heads of 16, 2 key heads, gated width 128, seq 32, one layer, one sequence."""
+    per_token = 2 * 64 * (64 + 2 * 32) + 2 * 64 * 64 + 3 * 2 * 64 * 128 + 4 * 32 * 64
+    found = model_flops_per_step(
+        num_layers=1,
+        hidden_size=64,
+        seq_length=32,
+        padded_vocab_size=0,
+        samples=1,
+        ffn_hidden_size=128,
+        attention_width=64,
+        key_value_width=32,
+        gated=True,
+    )
+    assert found == 3 * 32 * per_token
 
 
 @pytest.mark.parametrize(
