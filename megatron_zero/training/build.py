@@ -64,6 +64,7 @@ def build_trainer(loaded: LoadedConfig, context: ParallelContext, env: LaunchEnv
     config = loaded.config
     started = time.perf_counter()
     tokenizer, sizes = together(context, "reading the tokenizer", lambda: _tokenizer_and_sizes(loaded, env))
+    _check_mesh(sizes, context)
     reporter = Reporter(loaded, sizes, context, started=started)
     reporter.sizes()
     datasets = read_data(config, tokenizer, sizes, context, env, reporter)
@@ -347,6 +348,13 @@ def deadline(minutes: float | None, *, started: float) -> Callable[[], bool]:
 def host_threads(env: LaunchEnvironment) -> int:
     """Threads of the CPU kernel: this process's share of the cores it may run on."""
     return max(1, len(os.sched_getaffinity(0)) // env.local_world_size)
+
+
+def _check_mesh(sizes: DerivedSizes, context: ParallelContext) -> None:
+    """The mesh is made before the configuration is read to its end; a caller may have made another one."""
+    wanted, found = (sizes.tp, sizes.pp, sizes.dp), (context.tp.size, context.pp.size, context.dp.size)
+    if wanted != found:
+        raise ValueError(f"(tensor, pipeline, data) parallel sizes are {wanted} by the configuration, {found} in the mesh")
 
 
 def _tokenizer_and_sizes(loaded: LoadedConfig, env: LaunchEnvironment) -> tuple[Tokenizer, DerivedSizes]:

@@ -57,7 +57,10 @@ CASES = {
     "an eps that fp32 has not": ({"adam-eps": 1e-50}, ["--adam-eps 1e-50", "the range of fp32"]),
     "a timeout of ages": ({"distributed-timeout-minutes": 1e300}, ["--distributed-timeout-minutes", "525600"]),
     "a flag nobody knows": ({"num-layer": 3}, ["--num-layer", "--num-layers"]),
-    "tensor parallel, not built": ({"tensor-model-parallel-size": 2}, ["--tensor-model-parallel-size 2"]),
+    "a width that heads do not divide by": (
+        {"tensor-model-parallel-size": 8},
+        ["--tensor-model-parallel-size 8", "query heads (--num-attention-heads), 4", "nearest valid: 8"],
+    ),
     "fp16, not built": ({"fp16": True}, ["fp16"]),
 }
 

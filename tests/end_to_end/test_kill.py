@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from helpers.processes import cpu_environment, process_ended
 from helpers.tiny_run import run_tiny, tiny_arguments, write_corpus, write_json
 
@@ -109,3 +110,27 @@ def test_a_launcher_killed_by_force_takes_its_ranks_along(tmp_path):
             process.kill()
             process.wait(timeout=10)
     assert all(process_ended(each, seconds=40) for each in below)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_tensor_parallel_rank_that_dies_or_hangs_ends_the_run(tmp_path, how):
+    """H55's kind: the other rank waits for it in the middle of a layer."""
+    corpus = write_corpus(tmp_path)
+    log, text = tmp_path / "log.jsonl", tmp_path / "output.txt"
+    flags = {"tensor-model-parallel-size": 2, "sequence-parallel": True, "distributed-timeout-minutes": 0.2}
+    with open(text, "wb") as output:
+        process = start(tiny_arguments(corpus, None, **flags, **{"train-iters": 400000, "log-jsonl": log}), output)
+        try:
+            wait_for_step(log, 3, process)
+            ranks = ranks_below(process.pid)
+            assert len(ranks) == 2, ranks
+            os.kill(ranks[1], how)
+            assert process.wait(timeout=60) != 0
+        finally:
+            process.kill()
+            for rank in ranks_below(process.pid):
+                os.kill(rank, signal.SIGKILL)
+    assert all(process_ended(rank, seconds=40) for rank in ranks), "a rank is still there"
+    said = text.read_text(errors="replace")
+    assert "SIGKILL" in said  # of the rank that died, or was ended at last
+    assert how == signal.SIGKILL or "imed out" in said
