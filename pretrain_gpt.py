@@ -15,6 +15,7 @@ from datetime import timedelta
 from megatron_zero.config.derive import data_parallel_size
 from megatron_zero.config.fields import ConfigError
 from megatron_zero.config.load import LoadedConfig, load_run_config
+from megatron_zero.distributed.collectives import PeerLost
 from megatron_zero.distributed.context import ParallelContext
 from megatron_zero.distributed.launch import (
     LaunchEnvironment,
@@ -57,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
         env = read_launch_environment(local_rank=loaded.config.parallel.local_rank)
         where = f" (rank {env.rank} of {env.world_size})" if env.world_size > 1 else ""
         run(loaded, env)
-    except (ConfigError, TrainingFailed, OSError) as error:
+    except (ConfigError, TrainingFailed, PeerLost, OSError) as error:
         print(f"error{where}: {error}", file=sys.stderr, flush=True)
         code = 1
     end_group_threads()

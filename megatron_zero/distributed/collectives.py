@@ -3,12 +3,15 @@
 A size-1 axis short-circuits: no process group is needed. Tensors are 1-D and contiguous for gather and scatter; an
 operation that asks async_op=True returns a Handle at once and the tensors must be left alone until its wait().
 This file alone names the torch functions, whose names depend on the torch version. Wrong arguments raise ValueError:
-they are programming errors, and every rank of the axis must make the same calls in the same order.
+they are programming errors, and every rank of the axis must make the same calls in the same order. A rank that has gone,
+or does not answer within the time-out, raises PeerLost (NCCL may end the process itself, with a message of its own).
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, Literal, TypeVar
 
 import torch.distributed as dist
 from torch import Tensor
@@ -17,6 +20,7 @@ from megatron_zero.config.fields import ConfigError
 
 from .context import ParallelAxis
 
+Result = TypeVar("Result")
 ReduceName = Literal["sum", "max", "min"]
 
 # torch 2.13 renamed the two and made the old names warn on every call; 2.11 knows only the old ones.
@@ -24,23 +28,52 @@ ALL_GATHER: Final = getattr(dist, "all_gather_single", None) or dist.all_gather_
 REDUCE_SCATTER: Final = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
+class PeerLost(RuntimeError):
+    """A collective did not complete: names it, its axis, who may be the cause, and what the backend says."""
+
+
+def _complete(what: str, axis: ParallelAxis, call: Callable[[], Result]) -> Result:
+    """call(), a backend's failure as PeerLost."""
+    try:
+        return call()
+    except RuntimeError as error:
+        # gloo raises RuntimeError itself; its subclasses (out of memory) are something else, but for torch.distributed's.
+        if type(error) is not RuntimeError and not isinstance(error, dist.DistError):
+            raise
+        others = [rank for rank in axis.global_ranks if rank != axis.global_ranks[axis.rank]]
+        who = f"rank {others[0]}" if len(others) == 1 else f"one of ranks {', '.join(map(str, others))}"
+        raise PeerLost(
+            f"{what} over axis {axis.name} did not complete: {who} ended, or did not answer within the time-out "
+            f"(--distributed-timeout-minutes); the cause is in what it wrote last ({error})"
+        ) from error
+
+
 class Handle:
     """A collective under way (or already finished). Keeps its tensors alive until wait()."""
 
-    __slots__ = ("_tensors", "_work")
+    __slots__ = ("_axis", "_tensors", "_what", "_work")
 
-    def __init__(self, work: dist.Work | None = None, tensors: tuple[Tensor, ...] = ()) -> None:
+    def __init__(
+        self,
+        work: dist.Work | None = None,
+        tensors: tuple[Tensor, ...] = (),
+        *,
+        what: str = "",
+        axis: ParallelAxis | None = None,
+    ) -> None:
         self._work = work
         self._tensors = tensors
+        self._what, self._axis = what, axis
 
     def wait(self) -> None:
         """The result may be read after this: gloo blocks the host, NCCL makes the current stream wait.
 
-        Calling it again does nothing. Raises what the backend raises (a peer gone, the time-out).
+        Calling it again does nothing. Raises PeerLost.
         """
         work, self._work = self._work, None
         if work is not None:
-            work.wait()
+            assert self._axis is not None
+            _complete(self._what, self._axis, work.wait)
         self._tensors = ()
 
 
@@ -92,8 +125,8 @@ def all_reduce_(tensor: Tensor, *, axis: ParallelAxis, op: ReduceName = "sum", a
         raise ValueError(f"all_reduce over axis {axis.name}: unknown op {op!r}; one of sum, max, min")
     if axis.group is None:
         return Handle()
-    work = dist.all_reduce(tensor, op=operation, group=axis.group, async_op=async_op)
-    return Handle(work, (tensor,))
+    call = partial(dist.all_reduce, tensor, op=operation, group=axis.group, async_op=async_op)
+    return Handle(_complete("all_reduce", axis, call), (tensor,), what="all_reduce", axis=axis)
 
 
 def all_gather_into(out: Tensor, shard: Tensor, *, axis: ParallelAxis, async_op: bool = False) -> Handle:
@@ -105,7 +138,8 @@ def all_gather_into(out: Tensor, shard: Tensor, *, axis: ParallelAxis, async_op:
     _check_flat("all_gather", axis, whole=out, part=shard)
     if axis.group is None:
         return _copy_unless_same(out, shard)
-    return Handle(ALL_GATHER(out, shard, group=axis.group, async_op=async_op), (out, shard))
+    call = partial(ALL_GATHER, out, shard, group=axis.group, async_op=async_op)
+    return Handle(_complete("all_gather", axis, call), (out, shard), what="all_gather", axis=axis)
 
 
 def reduce_scatter_into(out: Tensor, full: Tensor, *, axis: ParallelAxis, async_op: bool = False) -> Handle:
@@ -117,7 +151,8 @@ def reduce_scatter_into(out: Tensor, full: Tensor, *, axis: ParallelAxis, async_
     _check_flat("reduce_scatter", axis, whole=full, part=out)
     if axis.group is None:
         return _copy_unless_same(out, full)
-    return Handle(REDUCE_SCATTER(out, full, group=axis.group, async_op=async_op), (out, full))
+    call = partial(REDUCE_SCATTER, out, full, group=axis.group, async_op=async_op)
+    return Handle(_complete("reduce_scatter", axis, call), (out, full), what="reduce_scatter", axis=axis)
 
 
 def broadcast_(tensor: Tensor, *, axis: ParallelAxis, source: int = 0, async_op: bool = False) -> Handle:
@@ -126,8 +161,8 @@ def broadcast_(tensor: Tensor, *, axis: ParallelAxis, source: int = 0, async_op:
     _check_source("broadcast", axis, source)
     if axis.group is None:
         return Handle()
-    work = dist.broadcast(tensor, src=axis.global_ranks[source], group=axis.group, async_op=async_op)
-    return Handle(work, (tensor,))
+    call = partial(dist.broadcast, tensor, src=axis.global_ranks[source], group=axis.group, async_op=async_op)
+    return Handle(_complete("broadcast", axis, call), (tensor,), what="broadcast", axis=axis)
 
 
 def _check_source(what: str, axis: ParallelAxis, source: int) -> None:
@@ -140,7 +175,7 @@ def all_gather_object(value: Any, *, axis: ParallelAxis) -> list[Any]:
     if axis.group is None:
         return [value]
     values: list[Any] = [None] * axis.size
-    dist.all_gather_object(values, value, group=axis.group)
+    _complete("all_gather of objects", axis, partial(dist.all_gather_object, values, value, group=axis.group))
     return values
 
 
@@ -150,7 +185,8 @@ def broadcast_object(value: Any, *, axis: ParallelAxis, source: int = 0) -> Any:
     if axis.group is None:
         return value
     box = [value if axis.rank == source else None]
-    dist.broadcast_object_list(box, src=axis.global_ranks[source], group=axis.group)
+    call = partial(dist.broadcast_object_list, box, src=axis.global_ranks[source], group=axis.group)
+    _complete("broadcast of an object", axis, call)
     return box[0]
 
 

@@ -13,7 +13,7 @@ from typing import Final, Generic, TypeVar
 
 import torch
 
-from .collectives import all_reduce_, raise_together
+from .collectives import PeerLost, all_reduce_, raise_together
 from .context import ParallelAxis
 
 Result = TypeVar("Result")
@@ -29,7 +29,7 @@ def run_in_turns(
     Every rank of the axis calls it, with its own turn. work must not use the process group, nor the current device: it
     runs in a thread, which is waited for also if another rank dies. what: for messages, as in raise_together, which ends
     a turn in which a rank failed.
-    Errors: those of work, as raise_together gives them; RuntimeError where another rank has gone.
+    Errors: those of work, as raise_together gives them; PeerLost where another rank has gone.
     """
     if not 0 <= turn < num_turns:
         raise ValueError(f"turn {turn} is not 0 to {num_turns - 1}")
@@ -43,11 +43,8 @@ def run_in_turns(
             try:
                 while _any_at_work(worker if current == turn else None, axis, device):
                     pass
-            except RuntimeError as error:  # what the backends raise where a rank has gone, or does not answer in time
-                raise RuntimeError(
-                    f"{what}, turn {current} of {num_turns}: {_others(axis)} ended, or cannot be reached any more; the "
-                    f"cause is in what it wrote last ({error})"
-                ) from error
+            except PeerLost as error:
+                raise PeerLost(f"{what}, turn {current} of {num_turns}: {error}") from error
             raise_together(worker.error, axis=axis, what=what)
     finally:
         # Native code that comes back to an interpreter which has ended aborts the process: wait for it to come back.
@@ -64,12 +61,6 @@ def _any_at_work(worker: _Worker[Result] | None, axis: ParallelAxis, device: tor
     flag = torch.tensor([int(busy)], dtype=torch.int32, device=device)
     all_reduce_(flag, axis=axis, op="max")
     return bool(flag.item())
-
-
-def _others(axis: ParallelAxis) -> str:
-    """The backend's error tells an address at best, so among several it is not known which."""
-    others = [rank for rank in axis.global_ranks if rank != axis.global_ranks[axis.rank]]
-    return f"rank {others[0]}" if len(others) == 1 else f"one of {len(others)} other ranks"
 
 
 class _Worker(Generic[Result]):
