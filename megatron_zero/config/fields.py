@@ -23,7 +23,8 @@ class Knob:
     aliases: other spellings of the same flag.
     json: dotted DeepSpeed path ("zero_optimization.stage"; "a.b[0]" is the first element of the list a.b), or None.
     json_aliases: other dotted paths with the same meaning.
-    kind: "int", "float", "str", "bool", "ints", "strs", "floats" or "split"; the parser of the value.
+    kind: "int", "float", "str", "word" (text in any case, kept in lower case), "bool", "ints", "strs", "floats" or "split";
+        the parser of the value.
     switch: for bool flags: the value that the bare flag sets (True for "--bf16", False for "--no-...").
     choices: allowed values, compared after parsing; None = any.
     auto: whether JSON "auto" (= not given) is allowed.

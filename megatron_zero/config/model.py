@@ -80,9 +80,9 @@ class ModelConfig:
     normalization: str = knob(
         "layernorm",
         flag="--normalization",
-        kind="str",
-        choices=("layernorm", "rmsnorm", "LayerNorm", "RMSNorm", "LAYERNORM", "RMSNORM"),
-        help="LayerNorm or RMSNorm",
+        kind="word",
+        choices=("layernorm", "rmsnorm"),
+        help="LayerNorm or RMSNorm, in any case",
     )
     apply_layernorm_1p: bool = knob(
         False, flag="--apply-layernorm-1p", kind="bool", help="store the gain of norms as its offset from 1"

@@ -331,6 +331,11 @@ REFUSED_VALUES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "BertWordPieceLowerCase": "out of scope: there is no BERT here",
             "BertWordPieceCase": "out of scope: there is no BERT here",
         },
+        "model.position_embedding_type": {
+            "yarn": "out of scope: use rope, learned_absolute or none",
+            "mrope": "out of scope, it is for images: use rope, learned_absolute or none",
+            "relative": "out of scope, it is T5's: use rope, learned_absolute or none",
+        },
         "schedule.lr_decay_style": {
             "inverse-square-root": f"{LATER}: use constant, linear or cosine",
             "WSD": f"{LATER}: use constant, linear or cosine",

@@ -17,7 +17,7 @@ from typing import Any, Final
 from .data_paths import check_data_paths, named_prefixes
 from .derive import check_rampup, nearest_multiples
 from .fields import ConfigError, Knob, collect, raise_all
-from .model import LEARNED, ROTARY
+from .model import LEARNED, ROTARY, ModelConfig
 from .tree import RunConfig, walk_knobs
 from .values import show, split_shares
 
@@ -153,8 +153,7 @@ def warnings(config: RunConfig) -> Iterator[str]:
         yield "--save-interval without --save: no checkpoint is written"
     if config.checkpoint.save is None and (config.train.exit_interval or config.train.exit_duration_in_mins):
         yield "--exit-interval or --exit-duration-in-mins without --save: the run exits without a checkpoint"
-    if config.model.num_query_groups != 1 and not config.model.group_query_attention:
-        yield f"--num-query-groups {config.model.num_query_groups} has no effect without --group-query-attention"
+    yield from _shape_warnings(config.model)
     if config.parallel.sequence_parallel and config.parallel.tensor_model_parallel_size == 1:
         yield "--sequence-parallel has no effect with --tensor-model-parallel-size 1: there is nothing to divide"
     recompute = config.recompute
@@ -162,6 +161,25 @@ def warnings(config: RunConfig) -> Iterator[str]:
         yield (
             "--distribute-saved-activations and --checkpoint-in-cpu move what full recompute keeps, and none is on: they"
             " have no effect; add --recompute-granularity full"
+        )
+
+
+def _shape_warnings(model: ModelConfig) -> Iterator[str]:
+    if model.num_query_groups != 1 and not model.group_query_attention:
+        yield f"--num-query-groups {model.num_query_groups} has no effect without --group-query-attention"
+    default = ModelConfig()
+    for field, flag in (
+        ("rotary_percent", "--rotary-percent"),
+        ("rotary_position_embeddings_theta", "--rotary-position-embeddings-theta"),
+    ):
+        if model.positions != ROTARY and getattr(model, field) != getattr(default, field):
+            yield f"{flag} {getattr(model, field)} has no effect without --use-rotary-position-embeddings"
+    if not model.bias_gelu_fusion and not model.activation.startswith("gelu"):
+        yield f"--no-bias-gelu-fusion has no effect: the activation is {model.activation}, not GELU"
+    if not model.add_bias_linear and model.activation == "gelu_tanh" and not model.openai_gelu:
+        yield (
+            "--disable-bias-linear with GELU: it is the tanh form here, as with biases; Megatron takes the erf form where"
+            " there are none: add --no-bias-gelu-fusion for that, or --openai-gelu to say that tanh is meant"
         )
 
 
@@ -368,6 +386,7 @@ def groups_divide_heads(subject: Subject) -> None:
     if (
         model.num_key_value_heads is not None
         and model.group_query_attention
+        and subject.sources.get("model.num_query_groups", "default") != "default"
         and model.num_key_value_heads != model.num_query_groups
     ):
         raise ConfigError(
@@ -384,9 +403,14 @@ def groups_divide_heads(subject: Subject) -> None:
 
 
 def one_activation(subject: Subject) -> None:
-    model = subject.config.model
-    if model.swiglu and model.squared_relu:
-        raise ConfigError("--swiglu and --squared-relu are two activations of the MLP: give one")
+    """Megatron takes the first of several silently, and not the same one in every version."""
+    asked = [
+        subject.name(f"model.{field}")
+        for field in ("swiglu", "squared_relu", "openai_gelu")
+        if getattr(subject.config.model, field)
+    ]
+    if len(asked) > 1:
+        raise ConfigError(f"{' and '.join(asked)} are {len(asked)} activations of the MLP: give one")
 
 
 def positions_agree(subject: Subject) -> None:

@@ -69,6 +69,7 @@ def from_words(knob: Knob, words: Sequence[str]) -> Any:
         "int": int_from_text,
         "float": float_from_text,
         "str": str,
+        "word": str.lower,
         "split": split_from_text,
     }
     if knob.kind in ("ints", "floats", "strs"):

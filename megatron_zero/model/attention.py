@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from megatron_zero.config.fields import ConfigError
 from megatron_zero.config.model import ModelConfig
 from megatron_zero.distributed.rng import RngStreams
 from megatron_zero.tensor_parallel.group import TensorParallel
@@ -39,6 +40,7 @@ class SelfAttention(nn.Module):
     are to a group. qkv rows go group by group: its query heads, its key head, its value head (Megatron-core's layout),
     so that a cut of the rows by groups is a cut of the tensor.
     recomputes_core: run softmax(q k^T) v again in backward instead of keeping its inside.
+    Raises ConfigError for heads and groups that do not divide.
     """
 
     def __init__(
@@ -47,6 +49,11 @@ class SelfAttention(nn.Module):
         super().__init__()
         assert config.hidden_size is not None and config.num_attention_heads is not None
         heads, groups = config.num_attention_heads, config.num_groups
+        if heads % groups != 0 or groups % tp.axis.size != 0:
+            raise ConfigError(
+                f"{heads} query heads in {groups} groups (--num-key-value-heads) over a tensor-parallel size of"
+                f" {tp.axis.size}: the heads must be a multiple of the groups, the groups of that size"
+            )
         self._head_dim = config.head_dim
         self._queries = heads // groups  # of a group
         self._groups = groups // tp.axis.size  # on this rank

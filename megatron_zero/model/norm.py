@@ -71,6 +71,7 @@ def build_norm(config: ModelConfig) -> nn.Module:
 def _apex_kernels() -> tuple[LayerNormKernel, RMSNormKernel]:
     """NVIDIA's, if importable. The package index has another project of that name, so it is never a dependency."""
     try:
+        importlib.import_module("fused_layer_norm_cuda")  # apex itself asks for its extension at the first forward only
         module = importlib.import_module("apex.normalization.fused_layer_norm")
         return module.fused_layer_norm_affine, module.fused_rms_norm_affine
     except (ImportError, AttributeError) as error:

@@ -20,10 +20,10 @@ class Rotary:
     def turn(self, x: Tensor) -> Tensor:
         """x: [micro_batch, seq, heads, head_dim]; its first rotary_dim channels turned, channel i with i + rotary_dim / 2.
 
-        Computed in fp32 whatever the dtype: cos and sin rounded to bf16 would turn by angles that are off by up to 1/256.
+        Computed in fp32 at least: cos and sin rounded to bf16 would turn by angles that are off by up to 1/256.
         """
         width = self.cos.shape[-1]
-        turned = x[..., :width].float()
+        turned = x[..., :width].to(torch.promote_types(x.dtype, torch.float32))
         first, second = turned.chunk(2, dim=-1)
         turned = (turned * self.cos + torch.cat((-second, first), dim=-1) * self.sin).to(x.dtype)
         return turned if width == x.shape[-1] else torch.cat((turned, x[..., width:]), dim=-1)

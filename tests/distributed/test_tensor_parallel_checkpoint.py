@@ -15,6 +15,7 @@ from megatron_zero.checkpoint.manifest import Manifest, header_name
 from megatron_zero.config.fields import ConfigError
 from megatron_zero.config.parallel import ParallelConfig
 from megatron_zero.distributed.context import ParallelContext
+from megatron_zero.distributed.rng import RngStreams
 from megatron_zero.model.initialization import VOCABULARY_TABLES, parameter_key, standard_normal
 from megatron_zero.offload.optimizer import AdamHyperparameters, OffloadedAdam
 from megatron_zero.offload.placement import plan_twin_flow
@@ -57,6 +58,7 @@ def parts_of(ctx, *, stage, vocabulary=GPT2["vocabulary"]):
     )
     return CheckpointParts(
         context=ctx,
+        streams=RngStreams.plain(ctx.device),
         engine=engine,
         optimizer=optimizer,
         lr_schedule=LrSchedule(max_lr=1e-3, min_lr=0.0, warmup_tokens=0, decay_tokens=100, style="constant"),

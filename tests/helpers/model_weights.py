@@ -24,6 +24,19 @@ CORE_NAMES = {
     "decoder.layers": "layers",
 }
 
+NEOX_NAMES = {
+    "gpt_neox.embed_in.weight": "embedding.word.weight",
+    "gpt_neox.final_layer_norm": "final_norm",
+    "embed_out.weight": "head.weight",  # until transformers 4
+    "lm_head.weight": "head.weight",
+    "input_layernorm": "input_norm",
+    "post_attention_layernorm": "post_attention_norm",
+    "attention.query_key_value": "attention.qkv",
+    "mlp.dense_h_to_4h": "mlp.fc1",
+    "mlp.dense_4h_to_h": "mlp.fc2",
+    "gpt_neox.layers": "layers",
+}
+
 
 def from_core(weights: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
     """Megatron-core's GPTModel: linear weights are output x input; qkv goes group by group, as ours."""
@@ -59,6 +72,16 @@ def from_llama(weights: Mapping[str, Tensor], config: ModelConfig) -> dict[str, 
             "mlp.fc2.weight": weights[f"{theirs}.mlp.down_proj.weight"],
         }.items():
             found[f"{ours}.{name}"] = _laid_out(name, value, config)
+    return found
+
+
+def from_neox(weights: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
+    """transformers' GPTNeoXForCausalLM: linear weights are output x input; qkv goes head by head, as ours."""
+    found = {}
+    for name, value in weights.items():
+        for theirs, ours in NEOX_NAMES.items():
+            name = name.replace(theirs, ours)
+        found[name] = _laid_out(name, value, config)
     return found
 
 

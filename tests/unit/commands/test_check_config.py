@@ -46,7 +46,9 @@ def test_json_and_flags_are_checked_as_a_run_would(tmp_path: Path, capsys: pytes
     assert "note: --moe-loss-coeff 0.01" in output
 
 
-@pytest.mark.parametrize("text, flags", [(SCRIPT_TEMPLATE, ""), ("{}", "--swiglu"), ('{"zero_optimisation": {}}', "")])
+@pytest.mark.parametrize(
+    "text, flags", [(SCRIPT_TEMPLATE, ""), ("{}", "--split-transformers"), ('{"zero_optimisation": {}}', "")]
+)
 def test_an_unusable_configuration_exits_1_with_the_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, flags: str
 ) -> None:
@@ -54,9 +56,7 @@ def test_an_unusable_configuration_exits_1_with_the_reason(
     assert capsys.readouterr().err.startswith("error: ")
 
 
-def test_a_template_whose_words_are_all_filled_passes_with_notes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_template_whose_words_are_all_filled_passes_with_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     template = write(tmp_path, "T.json", SCRIPT_TEMPLATE)
     assert check("--template", template, "--script", write(tmp_path, "s.sh", SED_LINES)) == 0
     notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note:")]
@@ -91,9 +91,7 @@ def test_a_sourced_script_and_its_word_list_count(tmp_path: Path) -> None:
     assert check("--template", write(tmp_path, "T.json", SCRIPT_TEMPLATE), "--script", script) == 0
 
 
-def test_a_script_without_sed_lines_or_a_missing_file_exits_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_script_without_sed_lines_or_a_missing_file_exits_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     template = write(tmp_path, "T.json", SCRIPT_TEMPLATE)
     assert check("--template", template, "--script", write(tmp_path, "s.sh", "echo\n")) == 1
     assert check("--template", template, "--script", str(tmp_path / "none.sh")) == 1

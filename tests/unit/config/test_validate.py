@@ -223,11 +223,15 @@ def test_recompute_flags_that_clash_are_named(extra: str, says: str) -> None:
         ("--num-key-value-heads 3", "what fits: 1, 2, 4"),
         ("--group-query-attention --num-query-groups 3", "is not a multiple of the 3 key and value heads"),
         ("--num-key-value-heads 2 --group-query-attention --num-query-groups 4", "say the same thing differently"),
-        ("--swiglu --squared-relu", "--swiglu and --squared-relu"),
+        ("--swiglu --squared-relu", "--swiglu and --squared-relu are 2 activations"),
+        ("--swiglu --openai-gelu", "--swiglu and --openai-gelu are 2 activations"),
+        ("--swiglu --squared-relu --openai-gelu", "--swiglu and --squared-relu and --openai-gelu are 3 activations"),
         ("--swiglu --hidden-size 20", "give --ffn-hidden-size"),
         ("--position-embedding-type none --use-rotary-position-embeddings", "--use-rotary-position-embeddings and"),
         ("--position-embedding-type learned_absolute --no-position-embedding", "--no-position-embedding and"),
-        ("--position-embedding-type yarn", "--position-embedding-type"),
+        ("--position-embedding-type alibi", "must be one of learned_absolute, rope, none"),
+        ("--position-embedding-type yarn", "--position-embedding-type yarn: out of scope: use rope"),
+        ("--position-embedding-type mrope", "it is for images: use rope"),
         ("--use-rotary-position-embeddings --rotary-percent 0.2", "of a head of 16 channels is 3"),
         ("--use-rotary-position-embeddings --rotary-percent 1.5", "must be above 0 and at most 1"),
         ("--use-rotary-position-embeddings --rotary-position-embeddings-theta 0", "must be above 0"),
@@ -258,6 +262,8 @@ def test_shapes_that_cannot_be_are_named(extra: str, says: str) -> None:
         ("--num-key-value-heads 2 --swiglu", ("learned_absolute", 2, 16, 128, "swiglu")),
         ("--group-query-attention --num-query-groups 2", ("learned_absolute", 2, 16, 256, "gelu_tanh")),
         ("--group-query-attention", ("learned_absolute", 1, 16, 256, "gelu_tanh")),
+        ("--group-query-attention --num-key-value-heads 2", ("learned_absolute", 2, 16, 256, "gelu_tanh")),
+        ("--use-rotary-position-embeddings --no-position-embedding", ("rope", 4, 16, 256, "gelu_tanh")),
         ("--num-query-groups 2", ("learned_absolute", 4, 16, 256, "gelu_tanh")),
         ("--kv-channels 24 --ffn-hidden-size 100", ("learned_absolute", 4, 24, 100, "gelu_tanh")),
         ("--no-bias-gelu-fusion", ("learned_absolute", 4, 16, 256, "gelu_erf")),
@@ -273,11 +279,28 @@ def test_what_the_shape_flags_mean_together(extra: str, wanted: tuple[object, ..
 def test_flags_without_effect_are_told() -> None:
     for extra, flag in (
         ("--num-query-groups 2", "--num-query-groups"),
+        ("--rotary-percent 0.25", "--rotary-percent 0.25"),
+        ("--no-position-embedding --rotary-base 500000", "--rotary-position-embeddings-theta 500000"),
+        ("--swiglu --no-bias-gelu-fusion", "--no-bias-gelu-fusion"),
         ("--sequence-parallel", "--sequence-parallel"),
         ("--checkpoint-in-cpu", "--checkpoint-in-cpu"),
     ):
         (warning,) = load_run_config(minimal_argv(extra)).warnings
         assert flag in warning and "no effect" in warning
+
+
+def test_gelu_without_biases_tells_of_megatrons_other_form() -> None:
+    """Megatron's fused path needs biases: without them its GELU is the erf form."""
+    (warning,) = load_run_config(minimal_argv("--disable-bias-linear")).warnings
+    assert "Megatron takes the erf form" in warning and "--no-bias-gelu-fusion" in warning
+    for extra in ("--no-bias-gelu-fusion", "--openai-gelu", "--swiglu", "--squared-relu"):
+        assert load_run_config(minimal_argv(f"--disable-bias-linear {extra}")).warnings == ()
+
+
+@pytest.mark.parametrize("word", ["RMSNorm", "rmsnorm", "RMSNORM", "RmsNorm"])
+def test_normalization_is_read_in_any_case(word: str) -> None:
+    model = load_run_config(minimal_argv(f"--normalization {word}")).config.model
+    assert model.normalization == "rmsnorm" and model.is_rmsnorm
 
 
 def test_split_beside_paths_that_are_not_cut_is_named() -> None:

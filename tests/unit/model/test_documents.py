@@ -16,8 +16,18 @@ VOCAB, SEQ = 50, 24
 LENGTHS = (6, 15, 3)  # of the documents in a row
 
 
-def config(dropout=0.0):
+ROTARY = {
+    "use_rotary_position_embeddings": True,
+    "normalization": "rmsnorm",
+    "swiglu": True,
+    "num_key_value_heads": 2,
+    "untie_embeddings_and_output_weights": True,
+}
+
+
+def config(dropout=0.0, **more):
     return ModelConfig(
+        **more,
         num_layers=2,
         hidden_size=64,
         num_attention_heads=4,
@@ -28,10 +38,10 @@ def config(dropout=0.0):
     )
 
 
-def build(*, dropout=0.0, recompute=False, dtype=torch.float64):
+def build(*, dropout=0.0, recompute=False, dtype=torch.float64, **more):
     plan = plan_recompute(RecomputeConfig(checkpoint_activations=recompute), num_layers=2)
-    stage = GPTStage(config(dropout), vocab_size=VOCAB, padded_vocab_size=64, plan=plan)
-    fill = ParameterInitializer(config(dropout), seed=3)
+    stage = GPTStage(config(dropout, **more), vocab_size=VOCAB, padded_vocab_size=64, plan=plan)
+    fill = ParameterInitializer(config(dropout, **more), seed=3)
     with torch.no_grad():
         for name, parameter in stage.named_parameters():
             fill(name, 0, parameter.view(-1))
@@ -78,11 +88,12 @@ def test_masked_attention_equals_the_slow_form():
     torch.testing.assert_close(attention(x, Rows(1, SEQ, mask)), expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("more", [{}, ROTARY], ids=["learned", "rotary"])
 @pytest.mark.parametrize("recompute", [False, True])
-def test_packed_documents_equal_the_documents_alone(recompute):
+def test_packed_documents_equal_the_documents_alone(recompute, more):
     """Logits, the mean loss, and every gradient; fp64, since sums come in another order."""
     tokens, labels, positions, documents = row()
-    packed, alone = build(recompute=recompute), build(recompute=recompute)
+    packed, alone = build(recompute=recompute, **more), build(recompute=recompute, **more)
     logits = packed(tokens, position_ids=positions, document_ids=documents)
     loss = packed(tokens, position_ids=positions, document_ids=documents, labels=labels)
     loss.backward()

@@ -6,10 +6,11 @@ import types
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.model_weights import from_core, from_llama, put
+from helpers.model_weights import from_core, from_llama, from_neox, put
 
 from megatron_zero.config.fields import ConfigError
 from megatron_zero.config.model import ModelConfig
+from megatron_zero.distributed.context import ParallelAxis
 from megatron_zero.distributed.rng import RngStreams
 from megatron_zero.model.attention import Rows, SelfAttention, attention_reference, document_mask
 from megatron_zero.model.gpt import GPTStage, no_weight_decay
@@ -119,6 +120,35 @@ def test_grouped_attention_equals_the_slow_form(groups, masked):
     torch.testing.assert_close(attention(x, Rows(2, 32, mask)), expected, rtol=1e-12, atol=1e-12)
 
 
+def test_rotary_of_fp64_and_bf16_keeps_the_dtype():
+    made = config(use_rotary_position_embeddings=True)
+    turns = rotary(made, 32, None, device=torch.device("cpu"))
+    x = torch.randn(2, 32, 4, 16, generator=torch.Generator().manual_seed(0))
+    double = turns.turn(x.double())
+    torch.testing.assert_close(double, turns.turn(x).double(), rtol=1e-5, atol=1e-6)
+    assert not torch.equal(double, double.float().double())  # not rounded on the way
+    half = turns.turn(x.bfloat16())
+    assert half.dtype == torch.bfloat16
+    assert torch.equal(half, turns.turn(x.bfloat16().float()).bfloat16())  # rounded once, at the end
+
+
+@pytest.mark.parametrize("heads,groups", [(4, 3), (4, 8)])
+def test_groups_that_do_not_divide_the_heads_are_named(heads, groups):
+    with pytest.raises(ConfigError, match=f"{heads} query heads in {groups} groups"):
+        SelfAttention(
+            config(num_attention_heads=heads, num_key_value_heads=groups),
+            tp=TensorParallel.single(),
+            streams=RngStreams.plain(),
+        )
+
+
+def test_two_groups_over_four_ranks_are_named():
+    """The rows of qkv would divide: 2 groups x (2 + 2) heads."""
+    axis = ParallelAxis("tp", 4, 0, None, (0, 1, 2, 3))
+    with pytest.raises(ConfigError, match="over a tensor-parallel size of 4"):
+        SelfAttention(config(num_key_value_heads=2), tp=TensorParallel(axis), streams=RngStreams.plain())
+
+
 # ---- names and rules
 
 
@@ -156,7 +186,7 @@ def test_apex_kernels_are_called_with_gain_shape_and_epsilon(monkeypatch, kind):
     module = types.ModuleType("apex.normalization.fused_layer_norm")
     module.fused_layer_norm_affine = lambda x, weight, bias, shape, eps: F.layer_norm(x, shape, weight, bias, eps)
     module.fused_rms_norm_affine = lambda x, weight, shape, eps: F.rms_norm(x, shape, weight, eps)
-    for name in ("apex", "apex.normalization"):
+    for name in ("apex", "apex.normalization", "fused_layer_norm_cuda"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     monkeypatch.setitem(sys.modules, module.__name__, module)
     fused = build_norm(config(normalization=kind, fused_norm_kernels="apex"))
@@ -166,6 +196,14 @@ def test_apex_kernels_are_called_with_gain_shape_and_epsilon(monkeypatch, kind):
         dict(fused.named_parameters())[name].data.copy_(parameter.data)
     x = torch.randn(5, 64)
     torch.testing.assert_close(fused(x), plain(x), rtol=0, atol=0)
+
+
+def test_apex_without_its_extension_is_named(monkeypatch):
+    """apex built without --cuda_ext imports, and fails at the first forward."""
+    for name in ("apex", "apex.normalization", "apex.normalization.fused_layer_norm"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    with pytest.raises(ConfigError, match="fused_layer_norm_cuda"):
+        build_norm(config(fused_norm_kernels="apex"))
 
 
 # ---- peers
@@ -224,6 +262,46 @@ def test_transformers_llama_has_the_same_logits_and_gradients(groups):
     F.cross_entropy(logits.flatten(0, 1), labels.flatten()).backward()
     stage(tokens, labels=labels).backward()
     assert_gradients(stage, from_llama({name: p.grad for name, p in theirs.named_parameters()}, made))
+
+
+def test_transformers_neox_with_a_quarter_rotated_has_the_same_logits_and_gradients():
+    """Rotary positions on 4 of 16 channels, LayerNorm, biases, the erf form of GELU, an untied head."""
+    transformers = pytest.importorskip("transformers", reason="the peer is transformers' GPT-NeoX")
+    torch.manual_seed(0)
+    theirs = transformers.GPTNeoXForCausalLM(
+        transformers.GPTNeoXConfig(
+            vocab_size=200,
+            hidden_size=64,
+            intermediate_size=256,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            max_position_embeddings=32,
+            rotary_pct=0.25,
+            layer_norm_eps=1e-5,
+            use_parallel_residual=False,
+            hidden_act="gelu",
+            attn_implementation="eager",
+            initializer_range=0.1,
+        )
+    )
+    for name, parameter in theirs.named_parameters():
+        if parameter.dim() == 1:
+            torch.nn.init.normal_(parameter, mean=float("norm.weight" in name), std=0.1)
+    made = config(
+        use_rotary_position_embeddings=True,
+        rotary_percent=0.25,
+        bias_gelu_fusion=False,
+        untie_embeddings_and_output_weights=True,
+    )
+    stage = GPTStage(made, vocab_size=200, padded_vocab_size=256)
+    put(stage, from_neox({name: p.detach() for name, p in theirs.named_parameters()}, made))
+    tokens = torch.randint(0, 200, (2, 32), generator=torch.Generator().manual_seed(1))
+    labels = tokens.roll(-1, 1)
+    logits = theirs(tokens).logits
+    torch.testing.assert_close(stage(tokens), logits, rtol=1e-5, atol=1e-5)
+    F.cross_entropy(logits.flatten(0, 1), labels.flatten()).backward()
+    stage(tokens, labels=labels).backward()
+    assert_gradients(stage, from_neox({name: p.grad for name, p in theirs.named_parameters()}, made))
 
 
 def assert_gradients(stage, wanted):
