@@ -18,6 +18,7 @@ from megatron_zero.checkpoint.manifest import MANIFEST
 from megatron_zero.config.derive import DerivedSizes
 from megatron_zero.config.fields import ConfigError
 from megatron_zero.config.load import LoadedConfig, format_provenance
+from megatron_zero.config.model import LEARNED, ROTARY
 from megatron_zero.config.tree import RunConfig
 from megatron_zero.data.datasets import Dataset, DataSets, SplitRequest, build_datasets
 from megatron_zero.data.document_masks import DocumentRules
@@ -424,23 +425,26 @@ def _watched(config: RunConfig, sizes: DerivedSizes, train: Dataset | None) -> d
 
 def _identity(config: RunConfig, tokenizer: Tokenizer) -> dict[str, object]:
     """What must not differ between a checkpoint and the run that loads it, by flag."""
+    model = config.model
+    is_rotary = model.positions == ROTARY
     return {
-        "--num-layers": config.model.num_layers,
-        "--hidden-size": config.model.hidden_size,
-        "--num-attention-heads": config.model.num_attention_heads,
-        "--num-key-value-heads": config.model.num_groups,
-        "--kv-channels": config.model.head_dim,
-        "--ffn-hidden-size": config.model.mlp_width,
-        "--position-embedding-type": config.model.positions,
-        "--max-position-embeddings": config.model.max_position_embeddings,
-        "--rotary-position-embeddings-theta": config.model.rotary_position_embeddings_theta,
-        "--rotary-percent": config.model.rotary_percent,
-        "--normalization": "rmsnorm" if config.model.is_rmsnorm else "layernorm",
-        "--apply-layernorm-1p": config.model.apply_layernorm_1p,
-        "--layernorm-epsilon": config.model.layernorm_epsilon,
-        "the MLP's activation": config.model.activation,
-        "biases (--disable-bias-linear)": config.model.add_bias_linear,
-        "--untie-embeddings-and-output-weights": config.model.untie_embeddings_and_output_weights,
+        "--num-layers": model.num_layers,
+        "--hidden-size": model.hidden_size,
+        "--num-attention-heads": model.num_attention_heads,
+        "--num-key-value-heads": model.num_groups,
+        "--kv-channels": model.head_dim,
+        "--ffn-hidden-size": model.mlp_width,
+        "--position-embedding-type": model.positions,
+        # Each only where positions are of that kind: elsewhere it has no effect.
+        "--max-position-embeddings": model.max_position_embeddings if model.positions == LEARNED else None,
+        "--rotary-position-embeddings-theta": model.rotary_position_embeddings_theta if is_rotary else None,
+        "--rotary-percent": model.rotary_percent if is_rotary else None,
+        "--normalization": model.normalization,
+        "--apply-layernorm-1p": model.apply_layernorm_1p,
+        "--layernorm-epsilon": model.layernorm_epsilon,
+        "the MLP's activation": model.activation,
+        "biases (--disable-bias-linear)": model.add_bias_linear,
+        "--untie-embeddings-and-output-weights": model.untie_embeddings_and_output_weights,
         "vocabulary size": tokenizer.vocab_size,
     }
 
