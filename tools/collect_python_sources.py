@@ -9,7 +9,6 @@ translated, and what cannot come back exactly from a SentencePiece tokenizer is 
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
@@ -20,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from megatron_zero.data.staged_file import StagedFile
-from megatron_zero.data.tool_flags import whole_number
+from megatron_zero.data.tool_flags import ToolParser, whole_number
 from megatron_zero.data.tool_process import run_tool, say
 
 NAME = "collect_python_sources.py"
@@ -35,7 +34,7 @@ BEYOND_CAP = "beyond --max-bytes"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0, or 1 with the reason on stderr."""
-    parser = argparse.ArgumentParser(prog=NAME, description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser = ToolParser(prog=NAME, description=__doc__.split("\n")[0])
     parser.add_argument("--output", required=True, type=Path, help="JSON lines file to write: keys text and file")
     parser.add_argument("--root", type=Path, default=Path(sysconfig.get_path("stdlib")), help="folder to collect from")
     parser.add_argument(

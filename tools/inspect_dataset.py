@@ -9,7 +9,6 @@ are counted and shown as null.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import sys
@@ -20,7 +19,7 @@ from megatron_zero.data.indexed_dataset import open_prefix
 from megatron_zero.data.summary import LengthBucket, Sample, Summary, sample_documents, summarize
 from megatron_zero.data.tokenizer import build_tokenizer
 from megatron_zero.data.tokenizer_flags import add_tokenizer_flags, tokenizer_config
-from megatron_zero.data.tool_flags import whole_number
+from megatron_zero.data.tool_flags import ToolParser, whole_number
 from megatron_zero.data.tool_process import run_tool
 
 NAME = "inspect_dataset.py"
@@ -30,7 +29,7 @@ BAR_WIDTH = 40
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0, or 1 with the reason on stderr (2 for a wrong command line)."""
-    parser = argparse.ArgumentParser(prog=NAME, description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser = ToolParser(prog=NAME, description=__doc__.split("\n")[0])
     parser.add_argument("prefix", help="the pair, without .bin or .idx")
     parser.add_argument("--scan", action="store_true", help="read all of .bin for the smallest and largest id")
     parser.add_argument("--sample", type=whole_number(0), default=0, metavar="N", help="show the beginning of N documents")

@@ -8,14 +8,13 @@ A folder means all pairs in it, by name. The result is what preprocessing the te
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
 from megatron_zero.config.fields import ConfigError
 from megatron_zero.data.indexed_dataset import IndexedDatasetWriter
 from megatron_zero.data.merge import merge, plan_merge
-from megatron_zero.data.tool_flags import output_prefix
+from megatron_zero.data.tool_flags import ToolParser, output_prefix
 from megatron_zero.data.tool_process import allow_open_files, run_tool, say
 
 NAME = "merge_datasets.py"
@@ -23,7 +22,7 @@ NAME = "merge_datasets.py"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0, or 1 with the reason on stderr (2 for a wrong command line)."""
-    parser = argparse.ArgumentParser(prog=NAME, description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser = ToolParser(prog=NAME, description=__doc__.split("\n")[0])
     parser.add_argument(
         "--input", nargs="+", required=True, metavar="PREFIX", help="pairs without .bin or .idx, or folders of pairs"
     )

@@ -25,7 +25,7 @@ from megatron_zero.data.preprocess_report import LISTED_BAD_LINES, Progress, Rep
 from megatron_zero.data.text_input import TextSource, find_sources
 from megatron_zero.data.text_pieces import piece_bytes_for, text_pieces
 from megatron_zero.data.tokenizer_flags import add_tokenizer_flags, tokenizer_config
-from megatron_zero.data.tool_flags import output_prefix, whole_number
+from megatron_zero.data.tool_flags import ToolParser, output_prefix, whole_number
 from megatron_zero.data.tool_process import run_tool, say
 
 NAME = "preprocess_data.py"
@@ -158,7 +158,7 @@ def check_outputs(prefixes: Sequence[str], *, protected: Sequence[str]) -> None:
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=NAME, description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser = ToolParser(prog=NAME, description=__doc__.split("\n")[0])
     parser.add_argument(
         "--input",
         nargs="+",

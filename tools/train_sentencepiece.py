@@ -10,7 +10,6 @@ document: use it as --tokenizer-type GPTSentencePieceTokenizer.
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import sys
@@ -26,7 +25,7 @@ from megatron_zero.data.line_encoder import BadLineError, texts_of_line
 from megatron_zero.data.staged_file import StagedFile
 from megatron_zero.data.text_input import TextSource, find_sources
 from megatron_zero.data.text_pieces import MAX_PIECE_BYTES, text_pieces
-from megatron_zero.data.tool_flags import whole_number
+from megatron_zero.data.tool_flags import ToolParser, whole_number
 from megatron_zero.data.tool_process import run_tool, say
 
 NAME = "train_sentencepiece.py"
@@ -88,7 +87,7 @@ class Corpus:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0, or 1 with the reason on stderr."""
-    parser = argparse.ArgumentParser(prog=NAME, description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser = ToolParser(prog=NAME, description=__doc__.split("\n")[0])
     parser.add_argument("--input", nargs="+", required=True, metavar="FILE", help="JSON lines; also gzip, Zstandard, -")
     parser.add_argument("--json-key", default="text", help="key that holds a document's text")
     parser.add_argument("--output", required=True, type=Path, help="model file to write")

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from megatron_zero.config.fields import ConfigError
 from megatron_zero.data.tokenizer import build_tokenizer
 from megatron_zero.data.tokenizer_flags import add_tokenizer_flags, tokenizer_config
+from megatron_zero.data.tool_flags import ToolParser
 from megatron_zero.data.tool_process import run_tool
 from megatron_zero.data.verification import Verification, checksums_path, verify, write_checksums
 
@@ -23,7 +24,7 @@ NAME = "verify_dataset.py"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 for a sound pair; 1 with the faults on stderr (2 for a wrong command line)."""
-    parser = argparse.ArgumentParser(prog=NAME, description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser = ToolParser(prog=NAME, description=__doc__.split("\n")[0])
     parser.add_argument("prefix", help="the pair, without .bin or .idx")
     parser.add_argument(
         "--write-checksums", action="store_true", help="write PREFIX.sha256 if there is none and all is well"

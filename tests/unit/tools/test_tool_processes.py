@@ -104,6 +104,17 @@ def test_help_ends_quietly_when_nobody_reads(tool):
     assert without_reader(tool, ["--help"])[1] == ""
 
 
+@pytest.mark.parametrize("arguments", [["--nonsense"], ["--input"], []])
+@pytest.mark.parametrize("tool", [*SHOWING, *MAKING])
+def test_wrong_command_line_is_two_lines(tool, arguments):
+    status, errors = without_reader(tool, arguments)
+    usage, error = errors.splitlines()
+    assert status == 2
+    assert usage.startswith(f"usage: {tool}.py ")
+    assert usage.endswith("...; --help lists all flags")
+    assert error.startswith(f"{tool}.py: error: ")
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("tool", SHOWING)
 def test_full_device_is_an_error_without_a_traceback(files, tool, unbuffered):
