@@ -18,7 +18,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from megatron_zero.data.staged_file import StagedFile
+from megatron_zero.data.staged_file import StagedFile, make_folder_for
+from megatron_zero.data.stop_signals import outcome_told
 from megatron_zero.data.tool_flags import ToolParser, whole_number
 from megatron_zero.data.tool_process import run_tool, say
 
@@ -59,7 +60,8 @@ def collect(root: Path, output: Path, *, max_bytes: int | None = None) -> Counte
     """Write the documents; nothing where there are none. Returns "documents", "bytes" (UTF-8, of the texts), and by
     reason the number of files left out. Errors: OSError with the path."""
     counts: Counter[str] = Counter()
-    with StagedFile(output) as file:
+    make_folder_for(output, flag="--output")
+    with StagedFile(output) as file, outcome_told(lambda: [str(output)] if file.is_published else []):
         for name in sorted(python_files(root), key=lambda name: hashlib.sha256(name.encode()).digest()):
             raw = (root / name).read_bytes()
             reason = reason_to_leave_out(raw)

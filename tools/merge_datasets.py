@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from megatron_zero.config.fields import ConfigError
 from megatron_zero.data.indexed_dataset import IndexedDatasetWriter
 from megatron_zero.data.merge import merge, plan_merge
+from megatron_zero.data.staged_file import make_folder_for
+from megatron_zero.data.stop_signals import outcome_told
 from megatron_zero.data.tool_flags import ToolParser, output_prefix
 from megatron_zero.data.tool_process import allow_open_files, run_tool, say
 
@@ -26,13 +28,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--input", nargs="+", required=True, metavar="PREFIX", help="pairs without .bin or .idx, or folders of pairs"
     )
-    parser.add_argument("--output-prefix", required=True, type=output_prefix, help="outputs are PREFIX.bin and PREFIX.idx")
+    parser.add_argument(
+        "--output-prefix",
+        required=True,
+        type=output_prefix,
+        metavar="PREFIX",
+        help="outputs are PREFIX.bin and PREFIX.idx; folders that are not there are made",
+    )
     options = parser.parse_args(argv)
     try:
         plan = plan_merge(options.input, output=options.output_prefix)
         if text := plan.widening_text():
             say(text)
-        with IndexedDatasetWriter(options.output_prefix, dtype=plan.dtype) as writer:
+        make_folder_for(options.output_prefix, flag="--output-prefix")
+        writer = IndexedDatasetWriter(options.output_prefix, dtype=plan.dtype)
+        with outcome_told(lambda: [f"{options.output_prefix}.bin and .idx"] if writer.is_published else []), writer:
             for line in writer.notes:
                 print(line, file=sys.stderr)
             merge(plan, writer)

@@ -70,6 +70,14 @@ def test_merge_with_a_damaged_input_writes_nothing(tmp_path, capsys):
     assert not list(tmp_path.glob("out*"))
 
 
+@pytest.mark.parametrize("below", ["a/b", "."])
+def test_merge_makes_the_folders_of_its_output(tmp_path, below):
+    write(tmp_path / "one", [[1]])
+    argv = ["--input", str(tmp_path / "one"), "--output-prefix", str(tmp_path / below / "out")]
+    assert merge_datasets.main(argv) == 0
+    assert IndexedDataset(tmp_path / below / "out").get(0).tolist() == [1]
+
+
 # ---- over a prefix at which an earlier run was killed
 
 REPLACE = """

@@ -199,7 +199,9 @@ def test_missing_input_and_tokenizer_are_named(tmp_path, capsys):
 def test_output_below_a_regular_file_is_named(tmp_path, capsys):
     path = write_lines(tmp_path, '{"text": "1"}')
     assert preprocess_data.main(null_arguments(path, path)) == 1
-    assert f"cannot write into folder {path}" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"--output-prefix {path}/out: cannot write into folder {path}, which cannot be made: File exists" in error
+    assert f"mkdir -p '{path}'" in error
     assert [entry.name for entry in tmp_path.iterdir()] == ["in.jsonl"]
 
 
@@ -260,8 +262,9 @@ def test_terminated_run_leaves_nothing_behind(tmp_path, workers):
     process = start(tmp_path, workers=workers)
     children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    _, error = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
+    assert error == "ended by SIGTERM, nothing written; earlier files are untouched\n"
     assert [entry.name for entry in Path(tmp_path).iterdir()] == ["in.jsonl"]
     assert all(process_ended(child.pid, seconds=20) for child in children)
 
