@@ -17,6 +17,7 @@ from contextlib import ExitStack, closing
 from functools import partial
 
 from megatron_zero.config.fields import ConfigError
+from megatron_zero.config.refused import REFUSED_VALUES
 from megatron_zero.data.index_format import bin_path, idx_path
 from megatron_zero.data.indexed_dataset import IndexedDatasetWriter
 from megatron_zero.data.line_encoder import EncodeTask, LineEncoder
@@ -26,7 +27,7 @@ from megatron_zero.data.staged_file import make_folder_for
 from megatron_zero.data.stop_signals import outcome_told
 from megatron_zero.data.text_input import TextSource, find_sources
 from megatron_zero.data.text_pieces import piece_bytes_for, text_pieces
-from megatron_zero.data.tokenizer_flags import add_tokenizer_flags, tokenizer_config
+from megatron_zero.data.tokenizer_flags import add_tokenizer_flags, tokenizer_config, unused_tokenizer_flags
 from megatron_zero.data.tool_flags import ToolParser, output_prefix, whole_number
 from megatron_zero.data.tool_process import run_tool, say
 
@@ -63,6 +64,8 @@ def preprocess(options: argparse.Namespace) -> Report:
 
 def make_pairs(options: argparse.Namespace, writers: dict[str, IndexedDatasetWriter]) -> Report:
     """writers: by prefix; filled here, so that the caller knows what is done when a signal ends the run."""
+    for line in unused_tokenizer_flags(options):
+        print(f"{NAME}: {line}", file=sys.stderr)
     sources = find_sources(options.input)
     make_encoder = partial(
         LineEncoder,
@@ -179,10 +182,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="JSON lines, one document each; plain, gzip or Zstandard; quoted patterns; - is standard input",
     )
     parser.add_argument("--json-keys", nargs="+", default=["text"], metavar="KEY", help="keys whose texts are taken")
-    parser.add_argument(
-        "--output-prefix", required=True, type=output_prefix, metavar="PREFIX", help=OUTPUT_HELP
-    )
-    add_tokenizer_flags(parser, required=True, vocab_size=786)
+    parser.add_argument("--output-prefix", required=True, type=output_prefix, metavar="PREFIX", help=OUTPUT_HELP)
+    add_tokenizer_flags(parser, required=True, refused=REFUSED_VALUES["tokenizer.tokenizer_type"])
     parser.add_argument("--append-eod", action="store_true", help="end-of-document id after each document")
     parser.add_argument(
         "--no-special-tokens", action="store_true", help="a literal <|endoftext|> in text becomes plain pieces"

@@ -45,10 +45,11 @@ def test_prefix_with_a_name_is_taken_as_it_is(text):
 
 
 def test_tokenizer_flags_and_their_help_are_those_of_training():
-    parser = argparse.ArgumentParser(allow_abbrev=False)
-    add_tokenizer_flags(parser, required=True, vocab_size=786)
-    shown = {action.option_strings[0]: (action.help, action.choices) for action in parser._actions[1:]}
-    assert shown == {knob.flag: (knob.help, knob.choices) for knob in knobs(TokenizerConfig).values()}
+    parser = ToolParser()
+    add_tokenizer_flags(parser, required=False, refused={})
+    shown = {action.option_strings[0]: action.help for action in parser._actions[1:]}
+    assert shown == {knob.flag: knob.help for knob in knobs(TokenizerConfig).values()}
+    assert all(kind in parser.format_help() for kind in knobs(TokenizerConfig)["tokenizer_type"].choices)
     words = [
         *("--tokenizer-type", "Llama2Tokenizer", "--tokenizer-model", "m", "--vocab-file", "v", "--merge-file", "g"),
         *("--vocab-size", "5", "--trust-remote-code"),

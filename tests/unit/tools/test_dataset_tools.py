@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pytest
+from helpers.bpe_files import write_bpe_files
 from helpers.kill_points import killed_at_every_step
 from helpers.tools import load_tool
 
@@ -258,6 +259,26 @@ def test_verify_judges_ids_by_the_vocabulary_that_is_named(tmp_path, capsys, fla
     assert verify_dataset.main([prefix, *flags]) == status
     if status:
         assert f"{prefix}.bin: token id 10 at byte 4 (sequence 1)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("limit,status", [(["--vocab-size", "10"], 1), (["--vocab-size", "11"], 0), ([], 0)])
+def test_verify_never_calls_ids_at_the_given_limit_sound(tmp_path, limit, status):
+    """The tokenizer's own size, which is larger here, does not lift the limit."""
+    vocab_file, merge_file = write_bpe_files(tmp_path)
+    prefix = write(tmp_path / "a", [[1], [2, 10]])
+    tokenizer = ["--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", str(vocab_file), "--merge-file", str(merge_file)]
+    assert verify_dataset.main([prefix, *tokenizer, *limit]) == status
+
+
+def test_flags_that_do_nothing_are_told(tmp_path, capsys):
+    prefix = write(tmp_path / "a", [[1]])
+    for tool, name in ((inspect_dataset, "inspect_dataset.py"), (verify_dataset, "verify_dataset.py")):
+        assert tool.main([prefix, "--merge-file", "m"]) == 0
+        assert capsys.readouterr().err == f"{name}: warning: --merge-file m: has no effect without --tokenizer-type\n"
+    assert inspect_dataset.main([prefix, "--vocab-size", "5"]) == 0
+    assert "--vocab-size 5: has no effect without --tokenizer-type" in capsys.readouterr().err
+    assert verify_dataset.main([prefix, "--vocab-size", "5"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_faulty_pair_gets_no_checksums(tmp_path, capsys):
