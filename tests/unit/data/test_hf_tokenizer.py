@@ -161,8 +161,8 @@ def test_folder_of_sentencepiece_models_gets_the_rule_and_the_way_out_before_the
     ours, _, theirs = str(found.value).partition(". The words of transformers: ")
     assert ours == (
         f"--tokenizer-model {tmp_path}: transformers cannot load it; HFTokenizer reads what save_pretrained writes, and "
-        f"this folder holds SentencePiece models: name the file, --tokenizer-model {tmp_path}/a.model, with --tokenizer-type "
-        "GPTSentencePieceTokenizer, SentencePieceTokenizer or Llama2Tokenizer"
+        f"this folder holds SentencePiece models: name the file, --tokenizer-model {tmp_path}/a.model, "
+        "with --tokenizer-type GPTSentencePieceTokenizer, SentencePieceTokenizer or Llama2Tokenizer"
     )
     assert theirs
 
