@@ -38,8 +38,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         plan = plan_merge(options.input, output=options.output_prefix)
+        for line in plan.folder_lines():
+            say(line)
         if text := plan.widening_text():
             say(text)
+        for line in plan.repeat_lines():
+            print(f"{NAME}: warning: {line}", file=sys.stderr)
         make_folder_for(options.output_prefix, flag="--output-prefix")
         writer = IndexedDatasetWriter(options.output_prefix, dtype=plan.dtype)
         with outcome_told(lambda: [f"{options.output_prefix}.bin and .idx"] if writer.is_published else []), writer:

@@ -33,9 +33,9 @@ def _as_typed(action: argparse.Action) -> str:
     """A required argument as it stands on a command line."""
     if isinstance(action, argparse._SubParsersAction):
         return "{" + ",".join(action.choices) + "}"
-    metavar = action.metavar if isinstance(action.metavar, str) else action.dest
-    flag = action.option_strings[0] if action.option_strings else ""
-    return f"{flag} {metavar.upper()}" if flag else metavar.upper()
+    is_word = isinstance(action.metavar, str) and not action.metavar.startswith("{")  # braces: a list of choices
+    metavar = str(action.metavar) if is_word else action.dest.upper()
+    return f"{action.option_strings[0]} {metavar}" if action.option_strings else metavar
 
 
 def _plain(message: str) -> str:

@@ -44,6 +44,17 @@ def test_prefix_with_a_name_is_taken_as_it_is(text):
     assert output_prefix(text) == text
 
 
+def test_usage_of_a_required_choice_is_its_name_in_short(capsys):
+    parser = ToolParser(prog="tool.py")
+    add_tokenizer_flags(parser, required=True, refused={"Old": "retired: use another"})
+    for words, error in (([], "the following arguments are required: --tokenizer-type"), (["Old"], "retired: use another")):
+        with pytest.raises(SystemExit):
+            parser.parse_args(["--tokenizer-type", *words] if words else [])
+        usage, told = capsys.readouterr().err.splitlines()
+        assert usage == "usage: tool.py --tokenizer-type TOKENIZER_TYPE ...; --help lists all flags"
+        assert told == f"tool.py: error: {'--tokenizer-type Old: ' if words else ''}{error}"
+
+
 def test_tokenizer_flags_and_their_help_are_those_of_training():
     parser = ToolParser()
     add_tokenizer_flags(parser, required=False, refused={})

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -69,6 +70,29 @@ def test_merge_with_a_damaged_input_writes_nothing(tmp_path, capsys):
     assert merge_datasets.main(argv) == 1
     assert "b.idx: 61 bytes, but" in capsys.readouterr().err
     assert not list(tmp_path.glob("out*"))
+
+
+def test_merge_names_the_pairs_of_a_folder_and_what_comes_twice(tmp_path, capsys):
+    (tmp_path / "in").mkdir()
+    for name, documents in (("a", [[1, 2], [3]]), ("b", [[1, 2], [4]]), ("c", [[1, 2], [3]]), ("d", [])):
+        write(tmp_path / "in" / name, documents)
+    shutil.copytree(tmp_path / "in", tmp_path / "again")
+    argv = ["--input", str(tmp_path / "in"), str(tmp_path / "again/b"), "--output-prefix", str(tmp_path / "out")]
+    assert merge_datasets.main(argv) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[0] == f"--input {tmp_path}/in: 4 pairs: a, b, c, d"
+    assert err.splitlines() == [
+        f"merge_datasets.py: warning: {one} holds what {other} holds: each of its documents comes more than once"
+        for one, other in ((f"{tmp_path}/in/c", f"{tmp_path}/in/a"), (f"{tmp_path}/again/b", f"{tmp_path}/in/b"))
+    ]
+    assert IndexedDataset(tmp_path / "out").num_documents == 8
+
+
+@pytest.mark.parametrize("given,message", [("a.bin", "a.bin: is a file; give the prefix, "), ("b", "there is no file")])
+def test_merge_of_what_is_no_prefix_is_named(tmp_path, capsys, given, message):
+    write(tmp_path / "a", [[1]])
+    assert merge_datasets.main(["--input", str(tmp_path / given), "--output-prefix", str(tmp_path / "out")]) == 1
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("below", ["a/b", "."])
