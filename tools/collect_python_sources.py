@@ -9,7 +9,6 @@ translated, and what cannot come back exactly from a SentencePiece tokenizer is 
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
@@ -19,8 +18,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from megatron_zero.data.staged_file import StagedFile
-from megatron_zero.data.tool_flags import whole_number
+from megatron_zero.data.staged_file import StagedFile, make_folder_for
+from megatron_zero.data.stop_signals import outcome_told
+from megatron_zero.data.tool_flags import ToolParser, whole_number
 from megatron_zero.data.tool_process import run_tool, say
 
 NAME = "collect_python_sources.py"
@@ -35,7 +35,7 @@ BEYOND_CAP = "beyond --max-bytes"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0, or 1 with the reason on stderr."""
-    parser = argparse.ArgumentParser(prog=NAME, description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser = ToolParser(prog=NAME, description=__doc__.split("\n")[0])
     parser.add_argument("--output", required=True, type=Path, help="JSON lines file to write: keys text and file")
     parser.add_argument("--root", type=Path, default=Path(sysconfig.get_path("stdlib")), help="folder to collect from")
     parser.add_argument(
@@ -60,7 +60,8 @@ def collect(root: Path, output: Path, *, max_bytes: int | None = None) -> Counte
     """Write the documents; nothing where there are none. Returns "documents", "bytes" (UTF-8, of the texts), and by
     reason the number of files left out. Errors: OSError with the path."""
     counts: Counter[str] = Counter()
-    with StagedFile(output) as file:
+    make_folder_for(output, flag="--output")
+    with StagedFile(output) as file, outcome_told(lambda: [str(output)] if file.is_published else []):
         for name in sorted(python_files(root), key=lambda name: hashlib.sha256(name.encode()).digest()):
             raw = (root / name).read_bytes()
             reason = reason_to_leave_out(raw)

@@ -21,7 +21,7 @@ import torch
 from megatron_zero.checkpoint.folder import latest_iteration
 from megatron_zero.checkpoint.load import load_checkpoint, stored_tensors
 from megatron_zero.checkpoint.tensors import TensorSlice
-from megatron_zero.data.tool_flags import number_from_zero, whole_number
+from megatron_zero.data.tool_flags import ToolParser, number_from_zero, whole_number
 from megatron_zero.data.tool_process import run_tool
 from megatron_zero.distributed.context import ParallelAxis
 
@@ -75,7 +75,7 @@ def compare_weights(first: Path, second: Path) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ToolParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     losses = commands.add_parser("losses", help="two --log-jsonl files")
     losses.add_argument("--steps", type=whole_number(1), required=True, help="compare steps 1 to this")

@@ -9,18 +9,18 @@ are counted and shown as null.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import sys
 from collections.abc import Sequence
 
 from megatron_zero.config.fields import ConfigError
+from megatron_zero.config.refused import REFUSED_VALUES
 from megatron_zero.data.indexed_dataset import open_prefix
 from megatron_zero.data.summary import LengthBucket, Sample, Summary, sample_documents, summarize
 from megatron_zero.data.tokenizer import build_tokenizer
-from megatron_zero.data.tokenizer_flags import add_tokenizer_flags, tokenizer_config
-from megatron_zero.data.tool_flags import whole_number
+from megatron_zero.data.tokenizer_flags import add_tokenizer_flags, tokenizer_config, unused_tokenizer_flags
+from megatron_zero.data.tool_flags import ToolParser, whole_number
 from megatron_zero.data.tool_process import run_tool
 
 NAME = "inspect_dataset.py"
@@ -30,13 +30,15 @@ BAR_WIDTH = 40
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0, or 1 with the reason on stderr (2 for a wrong command line)."""
-    parser = argparse.ArgumentParser(prog=NAME, description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser = ToolParser(prog=NAME, description=__doc__.split("\n")[0])
     parser.add_argument("prefix", help="the pair, without .bin or .idx")
     parser.add_argument("--scan", action="store_true", help="read all of .bin for the smallest and largest id")
     parser.add_argument("--sample", type=whole_number(0), default=0, metavar="N", help="show the beginning of N documents")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
-    add_tokenizer_flags(parser, required=False, vocab_size=None)
+    add_tokenizer_flags(parser, required=False, refused=REFUSED_VALUES["tokenizer.tokenizer_type"])
     options = parser.parse_args(argv)
+    for line in unused_tokenizer_flags(options):
+        print(f"{NAME}: {line}", file=sys.stderr)
     try:
         tokenizer = build_tokenizer(tokenizer_config(options)) if options.tokenizer_type is not None else None
         dataset = open_prefix(options.prefix, flag="prefix")

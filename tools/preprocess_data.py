@@ -17,18 +17,23 @@ from contextlib import ExitStack, closing
 from functools import partial
 
 from megatron_zero.config.fields import ConfigError
+from megatron_zero.config.refused import REFUSED_VALUES
 from megatron_zero.data.index_format import bin_path, idx_path
 from megatron_zero.data.indexed_dataset import IndexedDatasetWriter
 from megatron_zero.data.line_encoder import EncodeTask, LineEncoder
 from megatron_zero.data.ordered_pool import WorkerError, ordered_map
 from megatron_zero.data.preprocess_report import LISTED_BAD_LINES, Progress, Report, total_input_bytes
+from megatron_zero.data.staged_file import make_folder_for
+from megatron_zero.data.stop_signals import outcome_told
 from megatron_zero.data.text_input import TextSource, find_sources
 from megatron_zero.data.text_pieces import piece_bytes_for, text_pieces
-from megatron_zero.data.tokenizer_flags import add_tokenizer_flags, tokenizer_config
-from megatron_zero.data.tool_flags import output_prefix, whole_number
+from megatron_zero.data.tokenizer_flags import add_tokenizer_flags, tokenizer_config, unused_tokenizer_flags
+from megatron_zero.data.tool_flags import ToolParser, output_prefix, whole_number
 from megatron_zero.data.tool_process import run_tool, say
 
 NAME = "preprocess_data.py"
+
+OUTPUT_HELP = "outputs are PREFIX_KEY_document.bin and .idx; folders that are not there are made"
 
 # Flags of Megatron's tools that are not implemented: how many values they take, and the way out.
 REFUSED = (
@@ -52,6 +57,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def preprocess(options: argparse.Namespace) -> Report:
     """Do what the flags say. Errors: ConfigError (also for bad lines under --on-error raise), OSError, WorkerError."""
+    writers = dict[str, IndexedDatasetWriter]()
+    with outcome_told(lambda: [f"{prefix}.bin and .idx" for prefix, writer in writers.items() if writer.is_published]):
+        return make_pairs(options, writers)
+
+
+def make_pairs(options: argparse.Namespace, writers: dict[str, IndexedDatasetWriter]) -> Report:
+    """writers: by prefix; filled here, so that the caller knows what is done when a signal ends the run."""
+    for line in unused_tokenizer_flags(options):
+        print(f"{NAME}: {line}", file=sys.stderr)
     sources = find_sources(options.input)
     make_encoder = partial(
         LineEncoder,
@@ -65,29 +79,30 @@ def preprocess(options: argparse.Namespace) -> Report:
     prefixes = [f"{options.output_prefix}_{key}_document" for key in options.json_keys]
     protected = [options.tokenizer_model, options.vocab_file, options.merge_file, *(source.path for source in sources)]
     check_outputs(prefixes, protected=[path for path in protected if path is not None])
+    make_folder_for(options.output_prefix, flag="--output-prefix")
     report = Report()
     with ExitStack() as opened:
-        writers = [opened.enter_context(IndexedDatasetWriter(prefix, vocab_size=vocab_size)) for prefix in prefixes]
-        for writer in writers:
-            for line in writer.notes:
+        for prefix in prefixes:
+            writers[prefix] = opened.enter_context(IndexedDatasetWriter(prefix, vocab_size=vocab_size))
+            for line in writers[prefix].notes:
                 print(line, file=sys.stderr)
         if encoder.note:
             say(encoder.note)
         if options.partitions > 1:
             say(f"--partitions {options.partitions}: not needed here; all --workers share every file, in order")
         # One worker works in this process, with the encoder that is made already.
-        encode(options, sources, make_encoder if options.workers > 1 else lambda: encoder, writers, report)
+        encode(options, sources, make_encoder if options.workers > 1 else lambda: encoder, [*writers.values()], report)
         if report.documents == 0:
             bad = f"; {report.bad_lines} bad lines:\n{report.bad_lines_text()}" if report.bad_lines else ""
             raise ConfigError(f"--input {' '.join(options.input)}: no documents in it; nothing was written{bad}")
         for source in sources:
             source.check_still_unchanged()
-        for writer in writers:
+        for writer in writers.values():
             writer.seal()
     say(report.line())
     if report.bad_lines:
         say(f"{report.bad_lines} bad lines skipped:\n{report.bad_lines_text()}")
-    for prefix, writer in zip(prefixes, writers, strict=True):
+    for prefix, writer in writers.items():
         say(f"wrote {prefix}.bin and .idx ({writer.dtype.name}); train with --data-path {prefix}")
     return report
 
@@ -158,7 +173,7 @@ def check_outputs(prefixes: Sequence[str], *, protected: Sequence[str]) -> None:
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=NAME, description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser = ToolParser(prog=NAME, description=__doc__.split("\n")[0])
     parser.add_argument(
         "--input",
         nargs="+",
@@ -167,10 +182,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="JSON lines, one document each; plain, gzip or Zstandard; quoted patterns; - is standard input",
     )
     parser.add_argument("--json-keys", nargs="+", default=["text"], metavar="KEY", help="keys whose texts are taken")
-    parser.add_argument(
-        "--output-prefix", required=True, type=output_prefix, help="outputs are PREFIX_KEY_document.bin and .idx"
-    )
-    add_tokenizer_flags(parser, required=True, vocab_size=786)
+    parser.add_argument("--output-prefix", required=True, type=output_prefix, metavar="PREFIX", help=OUTPUT_HELP)
+    add_tokenizer_flags(parser, required=True, refused=REFUSED_VALUES["tokenizer.tokenizer_type"])
     parser.add_argument("--append-eod", action="store_true", help="end-of-document id after each document")
     parser.add_argument(
         "--no-special-tokens", action="store_true", help="a literal <|endoftext|> in text becomes plain pieces"

@@ -10,7 +10,6 @@ document: use it as --tokenizer-type GPTSentencePieceTokenizer.
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import sys
@@ -23,10 +22,11 @@ import sentencepiece
 
 from megatron_zero.config.fields import ConfigError
 from megatron_zero.data.line_encoder import BadLineError, texts_of_line
-from megatron_zero.data.staged_file import StagedFile
+from megatron_zero.data.staged_file import StagedFile, make_folder_for
+from megatron_zero.data.stop_signals import outcome_told
 from megatron_zero.data.text_input import TextSource, find_sources
 from megatron_zero.data.text_pieces import MAX_PIECE_BYTES, text_pieces
-from megatron_zero.data.tool_flags import whole_number
+from megatron_zero.data.tool_flags import ToolParser, whole_number
 from megatron_zero.data.tool_process import run_tool, say
 
 NAME = "train_sentencepiece.py"
@@ -88,7 +88,7 @@ class Corpus:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0, or 1 with the reason on stderr."""
-    parser = argparse.ArgumentParser(prog=NAME, description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser = ToolParser(prog=NAME, description=__doc__.split("\n")[0])
     parser.add_argument("--input", nargs="+", required=True, metavar="FILE", help="JSON lines; also gzip, Zstandard, -")
     parser.add_argument("--json-key", default="text", help="key that holds a document's text")
     parser.add_argument("--output", required=True, type=Path, help="model file to write")
@@ -128,7 +128,9 @@ def check_output(output: Path, inputs: Sequence[TextSource]) -> None:
 def train(corpus: Corpus, output: Path, *, vocab_size: int, threads: int) -> None:
     """Train on the corpus and write the model file. Errors: ConfigError, also of the corpus; OSError with the path."""
     model = io.BytesIO()
-    with StagedFile(output) as file:  # a path that cannot be written ends the run before the training
+    make_folder_for(output, flag="--output")
+    # A path that cannot be written ends the run before the training.
+    with StagedFile(output) as file, outcome_told(lambda: [str(output)] if file.is_published else []):
         try:
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=corpus.lines(),

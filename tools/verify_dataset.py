@@ -13,23 +13,32 @@ import sys
 from collections.abc import Sequence
 
 from megatron_zero.config.fields import ConfigError
+from megatron_zero.config.refused import REFUSED_VALUES
 from megatron_zero.data.tokenizer import build_tokenizer
-from megatron_zero.data.tokenizer_flags import add_tokenizer_flags, tokenizer_config
+from megatron_zero.data.tokenizer_flags import add_tokenizer_flags, tokenizer_config, unused_tokenizer_flags
+from megatron_zero.data.tool_flags import ToolParser
 from megatron_zero.data.tool_process import run_tool
 from megatron_zero.data.verification import Verification, checksums_path, verify, write_checksums
 
 NAME = "verify_dataset.py"
+LIMIT_HELP = (
+    "every id lies below N, whatever else is given; with NullTokenizer N itself is one, its end of document. A tokenizer's "
+    "own size is checked, too"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 for a sound pair; 1 with the faults on stderr (2 for a wrong command line)."""
-    parser = argparse.ArgumentParser(prog=NAME, description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser = ToolParser(prog=NAME, description=__doc__.split("\n")[0])
     parser.add_argument("prefix", help="the pair, without .bin or .idx")
     parser.add_argument(
         "--write-checksums", action="store_true", help="write PREFIX.sha256 if there is none and all is well"
     )
-    add_tokenizer_flags(parser, required=False, vocab_size=None)
+    refused = REFUSED_VALUES["tokenizer.tokenizer_type"]
+    add_tokenizer_flags(parser, required=False, refused=refused, vocab_size_help=LIMIT_HELP)
     options = parser.parse_args(argv)
+    for line in unused_tokenizer_flags(options, used_anyway="vocab_size"):
+        print(f"{NAME}: {line}", file=sys.stderr)
     try:
         result = verify(options.prefix, vocab_size=vocab_size_of(options))
         said = verdict(options.prefix, result, write=options.write_checksums)
@@ -43,11 +52,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def vocab_size_of(options: argparse.Namespace) -> int | None:
-    """--vocab-size counts the ids, but with --tokenizer-type the tokenizer's own size holds (NullTokenizer adds one)."""
+    """What every id lies below, as LIMIT_HELP has it. None: neither a number nor a tokenizer is given."""
+    limit: int | None = options.vocab_size
     if options.tokenizer_type is None:
-        size: int | None = options.vocab_size
-        return size
-    return build_tokenizer(tokenizer_config(options)).vocab_size
+        return limit
+    own = build_tokenizer(tokenizer_config(options)).vocab_size
+    return own if limit is None or options.tokenizer_type == "NullTokenizer" else min(own, limit)
 
 
 def verdict(prefix: str, result: Verification, *, write: bool) -> str:

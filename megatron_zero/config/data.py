@@ -1,10 +1,13 @@
-"""Data, tokenizer and checkpoint sections."""
+"""Data, tokenizer and checkpoint sections, and which flags each tokenizer type takes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
-from .fields import knob
+from .fields import knob, knobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +91,65 @@ class TokenizerConfig:
     )
     vocab_file: str | None = knob(None, flag="--vocab-file", kind="str", help="GPT-2 vocab.json")
     merge_file: str | None = knob(None, flag="--merge-file", kind="str", help="GPT-2 merges.txt")
-    vocab_size: int | None = knob(None, flag="--vocab-size", kind="int", help="number of ids of NullTokenizer")
+    vocab_size: int | None = knob(
+        None, flag="--vocab-size", kind="int", help="number of ids of NullTokenizer; the others have their own"
+    )
     trust_remote_code: bool = knob(
         False, flag="--trust-remote-code", kind="bool", switch=True, help="let HFTokenizer run code of its folder"
     )
+
+
+# What each tokenizer type cannot do without, and all that it reads. Names of fields.
+NEEDED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "GPT2BPETokenizer": ("vocab_file", "merge_file"),
+        "GPTSentencePieceTokenizer": ("tokenizer_model",),
+        "SentencePieceTokenizer": ("tokenizer_model",),
+        "Llama2Tokenizer": ("tokenizer_model",),
+        "HFTokenizer": ("tokenizer_model",),
+        "HuggingFaceTokenizer": ("tokenizer_model",),
+        "NullTokenizer": ("vocab_size",),
+    }
+)
+TAKEN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        kind: (*needed, "trust_remote_code") if kind in ("HFTokenizer", "HuggingFaceTokenizer") else needed
+        for kind, needed in NEEDED.items()
+    }
+)
+
+
+def missing_for_tokenizer(config: TokenizerConfig) -> str:
+    """Which flags the type needs and does not have, in words; "" where nothing is missing."""
+    missing = [_flag(name) for name in NEEDED[config.tokenizer_type] if getattr(config, name) is None]
+    return f"--tokenizer-type {config.tokenizer_type} needs {' and '.join(missing)}" if missing else ""
+
+
+def unused_by_tokenizer(config: TokenizerConfig) -> dict[str, str]:
+    """field -> a sentence, for each setting that the type does not read."""
+    kind = config.tokenizer_type
+    takes = " and ".join(_flag(name) for name in TAKEN[kind])
+    return {
+        name: f"{given}: --tokenizer-type {kind} does not use it; it takes {takes}"
+        for name, given in given_to_tokenizer(config).items()
+        if name not in TAKEN[kind]
+    }
+
+
+def given_to_tokenizer(config: TokenizerConfig) -> dict[str, str]:
+    """field -> flag and value, of all that is set besides the type."""
+    values = {name: getattr(config, name) for name in knobs(TokenizerConfig) if name != "tokenizer_type"}
+    return {
+        name: _flag(name) if value is True else f"{_flag(name)} {value}"
+        for name, value in values.items()
+        if value is not None and value is not False
+    }
+
+
+def _flag(name: str) -> str:
+    flag = knobs(TokenizerConfig)[name].flag
+    assert flag is not None
+    return flag
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
+from .data import missing_for_tokenizer, unused_by_tokenizer
 from .data_paths import check_data_paths, named_prefixes
 from .derive import check_rampup, nearest_multiples
 from .fields import ConfigError, Knob, collect, raise_all
@@ -130,15 +131,6 @@ REQUIRED: Final = (
     "model.max_position_embeddings",
     "adam.lr",
 )
-TOKENIZER_FILES: Final[Mapping[str, tuple[str, ...]]] = {
-    "GPT2BPETokenizer": ("tokenizer.vocab_file", "tokenizer.merge_file"),
-    "GPTSentencePieceTokenizer": ("tokenizer.tokenizer_model",),
-    "SentencePieceTokenizer": ("tokenizer.tokenizer_model",),
-    "Llama2Tokenizer": ("tokenizer.tokenizer_model",),
-    "HFTokenizer": ("tokenizer.tokenizer_model",),
-    "HuggingFaceTokenizer": ("tokenizer.tokenizer_model",),
-    "NullTokenizer": ("tokenizer.vocab_size",),
-}
 
 
 def validate(config: RunConfig, sources: Mapping[str, str]) -> None:
@@ -153,6 +145,7 @@ def warnings(config: RunConfig) -> Iterator[str]:
         yield "--save-interval without --save: no checkpoint is written"
     if config.checkpoint.save is None and (config.train.exit_interval or config.train.exit_duration_in_mins):
         yield "--exit-interval or --exit-duration-in-mins without --save: the run exits without a checkpoint"
+    yield from unused_by_tokenizer(config.tokenizer).values()
     yield from _shape_warnings(config.model)
     if config.parallel.sequence_parallel and config.parallel.tensor_model_parallel_size == 1:
         yield "--sequence-parallel has no effect with --tensor-model-parallel-size 1: there is nothing to divide"
@@ -525,10 +518,8 @@ def split_cuts_something(subject: Subject) -> None:
 
 
 def tokenizer_has_its_files(subject: Subject) -> None:
-    kind = subject.config.tokenizer.tokenizer_type
-    missing = [subject.name(path) for path in TOKENIZER_FILES[kind] if subject.get(path) is None]
-    if missing:
-        raise ConfigError(f"--tokenizer-type {kind} needs {' and '.join(missing)}")
+    if missing := missing_for_tokenizer(subject.config.tokenizer):
+        raise ConfigError(missing)
 
 
 def split_leaves_training_data(subject: Subject) -> None:

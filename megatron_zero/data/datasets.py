@@ -13,6 +13,7 @@ from typing import Final
 from ..config.data import DataConfig
 from ..config.fields import ConfigError
 from .blend import BlendedDataset, blend
+from .data_notes import document_flags, lack_of_ends, repeated_data
 from .gpt_dataset import Documents, GPTDataset, TokenSource
 from .index_cache import IndexCache
 from .indexed_dataset import open_prefix
@@ -89,6 +90,7 @@ def build_datasets(
             fault = builder.lack(data)
             if fault is None:
                 dataset = builder.build(data, request.num_samples)
+                notes += builder.notes(data)
             elif request.optional:
                 notes.append(f"{fault}; the run goes without its {data.name} evaluation")
             else:
@@ -98,7 +100,7 @@ def build_datasets(
                 )
         built.append(dataset)
     train, valid, test = built
-    return DataSets(train, valid, test, tuple(notes))
+    return DataSets(train, valid, test, tuple(dict.fromkeys(notes)))
 
 
 def _way_to_ask_for_none(name: str) -> str:
@@ -133,6 +135,15 @@ class _Builder:
                 cause = f"--split {self._config.split!r} leaves" if data.share is not None else f"{data.flag} gives"
                 return f"{cause} {data.name} none of the {len(source)} documents in {source.prefix} (empty ones not counted)"
         return None
+
+    def notes(self, data: SplitData) -> Iterator[str]:
+        """What a user should be told of the data of a split."""
+        sources = [documents.source for documents in self._documents(data)]
+        fingerprints = [documents.fingerprint for documents in self._documents(data)]
+        yield from repeated_data(sources, fingerprints, flag=data.flag)
+        for source in sources:
+            if (note := lack_of_ends(source, eod=self._eod, flags=document_flags(self._config))) is not None:
+                yield note
 
     def build(self, data: SplitData, num_samples: int) -> Dataset:
         documents = self._documents(data)

@@ -38,7 +38,7 @@ class HFTokenizer(Tokenizer):
         self._split_special_tokens = not special_tokens
         pieces: dict[str, int] = self._tokenizer.get_vocab()
         if not pieces.keys() - set(self._tokenizer.all_special_tokens):
-            raise ConfigError(f"--tokenizer-model {folder}: transformers finds no vocabulary in it; {SAVE_AGAIN}")
+            raise ConfigError(f"--tokenizer-model {folder}: transformers finds no vocabulary in it; {_way_out(folder)}")
         # Ids may have gaps; the model's table must reach the last one.
         self.vocab_size: int = max(len(self._tokenizer), max(pieces.values()) + 1)
         eod: int | None = self._tokenizer.eos_token_id
@@ -87,9 +87,25 @@ def _load(folder: Path, *, trust_remote_code: bool) -> Any:
         if not is_failure(error):
             raise
         needs_trust = not trust_remote_code and "trust_remote_code" in str(error)
-        way_out = "\n--trust-remote-code lets it run; read that code first" if needs_trust else f"; {SAVE_AGAIN}"
-        why = _fault_of_files(folder) or f"transformers cannot load it: {type(error).__name__}: {error}"
-        raise ConfigError(f"--tokenizer-model {folder}: {why}{way_out}") from error
+        trust = "transformers cannot load it without code of its own: --trust-remote-code lets it run; read that code first"
+        if (fault := _fault_of_files(folder)) and not needs_trust:
+            raise ConfigError(f"--tokenizer-model {folder}: {fault}; {_way_out(folder)}") from error
+        ours = trust if needs_trust else f"transformers cannot load it; {_way_out(folder)}"
+        # Theirs come last: they may be many lines, of hubs and packages that do not matter here.
+        raise ConfigError(
+            f"--tokenizer-model {folder}: {ours}. The words of transformers: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _way_out(folder: Path) -> str:
+    models = sorted(path.name for path in folder.glob("*.model"))
+    if models and not any((folder / name).exists() for name in JSON_FILES):
+        return (
+            f"HFTokenizer reads what save_pretrained writes, and this folder holds SentencePiece models: name the file, "
+            f"--tokenizer-model {folder / models[0]}, with --tokenizer-type GPTSentencePieceTokenizer, "
+            "SentencePieceTokenizer or Llama2Tokenizer"
+        )
+    return SAVE_AGAIN
 
 
 def _fault_of_files(folder: Path) -> str:

@@ -44,6 +44,10 @@ CHUNK: Final = 1 << 20  # entries handled at a time, so that checking and writin
 TokenDtype = np.dtype[Any]
 
 
+class ShortLengthsError(ConfigError):
+    """All is well but for one element a sequence that the lengths leave out (length_repair.py)."""
+
+
 def token_dtype(vocab_size: int) -> TokenDtype:
     """Element type of a new file: uint16 below 65,500 tokens, else int32, as both Megatron preprocessors choose.
 
@@ -165,7 +169,7 @@ def check_sequences(
             )
         next_byte = int(ends[-1])
     if next_byte != bin_bytes:
-        raise ConfigError(_size_mismatch(header, path=path, wanted=next_byte, found=bin_bytes))
+        raise _size_mismatch(header, path=path, wanted=next_byte, found=bin_bytes)
 
 
 def check_documents(header: IndexHeader, entries: NDArray[np.int64], *, path: Path) -> None:
@@ -186,16 +190,17 @@ def check_documents(header: IndexHeader, entries: NDArray[np.int64], *, path: Pa
             )
 
 
-def _size_mismatch(header: IndexHeader, *, path: Path, wanted: int, found: int) -> str:
+def _size_mismatch(header: IndexHeader, *, path: Path, wanted: int, found: int) -> ConfigError:
     message = (
         f"{path.with_suffix('.bin')}: {found} bytes, but the {header.num_sequences} sequences of {path} "
         f"take {wanted} ({header.dtype.name})"
     )
     if found < wanted:
-        return f"{message}: truncated, or the files are not a pair; make them again"
+        return ConfigError(f"{message}: truncated, or the files are not a pair; make them again")
     if found - wanted == header.num_sequences * header.dtype.itemsize:
-        return (
+        return ShortLengthsError(
             f"{message}, one element a sequence less: written by Megatron-DeepSpeed's preprocess_data with "
-            "--append-eod, which leaves the end-of-document id out of the lengths; make them again"
+            "--append-eod, which leaves the end-of-document id out of the lengths; tools/repair_dataset.py "
+            f"{str(path).removesuffix('.idx')} puts them right, or make the pair again"
         )
-    return f"{message}: the files are not a pair; make them again"
+    return ConfigError(f"{message}: the files are not a pair; make them again")

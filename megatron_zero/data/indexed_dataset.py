@@ -183,6 +183,7 @@ class IndexedDatasetWriter:
     Elements go to disk as they come; 4 bytes a sequence and 8 a document stay in memory. A clean exit publishes the
     pair: a good-looking .idx never stands beside an incomplete or older .bin, and files of the same name are replaced
     only when both new ones are complete and on the device. An error removes what was written and nothing else.
+    is_published: both files have their names.
     `notes`: lines for the user, on temporary files of killed writers that were found (removed where they are surely
     nobody's), on a pair that one of them left half replaced (which this one makes good), and on a file system without
     locks.
@@ -197,6 +198,7 @@ class IndexedDatasetWriter:
         self._sizes = array("i")
         self._document_index = array("q", [0])
         self._sealed = False
+        self.is_published = False
         with ExitStack() as opened:
             lock = opened.enter_context(closing(PrefixLock(prefix)))
             found = [clear_abandoned(path) for path in (bin_path(prefix), idx_path(prefix))]
@@ -290,6 +292,7 @@ class IndexedDatasetWriter:
                     self.seal()
                 with signals_held():
                     publish_pair(self._bin, self._idx)
+                    self.is_published = True
 
     def _checked(self, elements: NDArray[Any], lengths: NDArray[np.int64] | None) -> NDArray[Any]:
         """The elements in the file's type; every value is representable there. lengths: None for one document."""

@@ -13,9 +13,15 @@ def read_json(text: str) -> Any:
     try:
         return _parsed(text)
     except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error}") from error
+        raise ValueError(f"not JSON: {_where(error)}") from error
     except RecursionError as error:
         raise ValueError("nested too deeply: lists and objects are followed for about a thousand levels") from error
+
+
+def _where(error: json.JSONDecodeError) -> str:
+    """The library's words and the place. A text of one line is a line of a file, whose number the caller names."""
+    line = f"line {error.lineno}, " if "\n" in error.doc else ""
+    return f"{error.msg.removesuffix(' at')} at {line}column {error.colno}"
 
 
 def _parsed(text: str) -> Any:

@@ -35,6 +35,7 @@ class StagedFile:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.bytes_written = 0
+        self.is_published = False
         if self.path.is_dir():
             raise IsADirectoryError(f"cannot write {self.path}: a folder of that name is in the way")
         self._sealed = False
@@ -77,6 +78,7 @@ class StagedFile:
                 # NFS sends a request again whose answer was lost, and the second one finds nothing to rename.
                 if not _is_named(self._file.fileno(), self.path):
                     raise
+        self.is_published = True
         with suppress(OSError):  # all of it is on the device since seal()
             self._file.close()
 
@@ -101,6 +103,22 @@ class StagedFile:
             yield
         except OSError as error:
             raise OSError(error.errno, f"cannot write {self.path} (byte {self.bytes_written}): {error.strerror}") from error
+
+
+def make_folder_for(path: str | Path, *, flag: str) -> None:
+    """The folder that a file named behind a flag goes into, parents too, as training's --log-jsonl has it.
+
+    Errors: OSError naming flag and folder.
+    """
+    folder = Path(path).parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"{flag} {path}: cannot write into folder {folder}, which cannot be made: {error.strerror}; name another one, "
+            f"or make it: mkdir -p '{folder}'",
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

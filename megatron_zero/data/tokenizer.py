@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from ..config.data import TokenizerConfig
+from ..config.data import NEEDED, TokenizerConfig, missing_for_tokenizer
 from ..config.fields import ConfigError
 from .gpt2_bpe import GPT2BPETokenizer
 from .hf_tokenizer import HFTokenizer
@@ -53,9 +53,14 @@ def build_tokenizer(config: TokenizerConfig, *, special_tokens: bool = True) -> 
     Errors: ConfigError naming flag and path.
     """
     kind = config.tokenizer_type
+    if kind not in NEEDED:
+        raise ConfigError(f"--tokenizer-type {kind} is not known; known are {', '.join(NEEDED)}")
+    if missing := missing_for_tokenizer(config):
+        raise ConfigError(missing)
     if kind == "NullTokenizer":
-        if config.vocab_size is None or config.vocab_size < 1:
-            raise ConfigError(f"--vocab-size {config.vocab_size}: NullTokenizer needs the number of its ids, at least 1")
+        assert config.vocab_size is not None
+        if config.vocab_size < 1:
+            raise ConfigError(f"--vocab-size {config.vocab_size}: must be at least 1")
         return NullTokenizer(config.vocab_size)
     if kind == "GPT2BPETokenizer":
         return GPT2BPETokenizer(
@@ -74,14 +79,12 @@ def build_tokenizer(config: TokenizerConfig, *, special_tokens: bool = True) -> 
         return GPTSentencePieceTokenizer(model)
     if kind == "SentencePieceTokenizer":
         return SentencePieceTokenizer(model, special_tokens=special_tokens)
-    if kind == "Llama2Tokenizer":
-        return Llama2Tokenizer(model)
-    raise ConfigError(f"--tokenizer-type {kind} is not known")
+    assert kind == "Llama2Tokenizer", "a type of NEEDED without a class"
+    return Llama2Tokenizer(model)
 
 
 def _file(flag: str, path: str | None, kind: str) -> Path:
-    if path is None:
-        raise ConfigError(f"{flag} is not given; --tokenizer-type {kind} needs it")
+    assert path is not None, "missing_for_tokenizer() comes first"
     if Path(path).is_dir():
         raise ConfigError(f"{flag} {path} is a folder; --tokenizer-type {kind} needs a file there")
     if not Path(path).exists():
@@ -94,8 +97,7 @@ def _file(flag: str, path: str | None, kind: str) -> Path:
 
 
 def _folder(flag: str, path: str | None, kind: str) -> Path:
-    if path is None:
-        raise ConfigError(f"{flag} is not given; --tokenizer-type {kind} needs it")
+    assert path is not None, "missing_for_tokenizer() comes first"
     if not Path(path).is_dir():
         raise ConfigError(
             f"{flag} {path} is not a folder; --tokenizer-type {kind} reads a local folder with the tokenizer's files, "

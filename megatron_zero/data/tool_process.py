@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from .stop_signals import exit_on_signals
+from .stop_signals import Stopped, exit_on_signals
 
 READER_GONE: Final = 128 + signal.SIGPIPE
 
@@ -23,13 +23,18 @@ READER_GONE: Final = 128 + signal.SIGPIPE
 def run_tool(main: Callable[[], int]) -> int:
     """The exit status of a command: main's own; READER_GONE where stdout's reader left before the end (`| head`), without
     a word; 1 where its lines could not be written, with the reason on stderr. SIGTERM, Ctrl-C and SIGHUP raise
-    SystemExit in main (stop_signals.py). For the main thread of a process that does nothing else.
+    Stopped in main (stop_signals.py), and one line says so. For the main thread of a process that does nothing else.
     """
     exit_on_signals()
     spell_any_name()
     try:
         status = main()
-    except SystemExit:  # --help, a wrong command line, a signal
+    except Stopped as stop:
+        flush_stdout()
+        with suppress(OSError):  # SIGHUP: the terminal may be gone
+            print(f"ended by {stop.name}{', ' if stop.state else ''}{stop.state}", file=sys.stderr, flush=True)
+        raise
+    except SystemExit:  # --help, a wrong command line
         flush_stdout()
         raise
     except BrokenPipeError:

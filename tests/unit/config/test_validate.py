@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from helpers.config_cases import minimal_argv
 
-from megatron_zero.config.data import TokenizerConfig
+from megatron_zero.config.data import NEEDED, TokenizerConfig
 from megatron_zero.config.fields import ConfigError, knobs
 from megatron_zero.config.load import LoadedConfig, load_run_config
-from megatron_zero.config.validate import TOKENIZER_FILES
 
 
 def message(extra: str, **rest: object) -> str:
@@ -316,4 +315,30 @@ def test_cache_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 
 def test_every_tokenizer_type_has_its_required_files() -> None:
-    assert set(TOKENIZER_FILES) == set(knobs(TokenizerConfig)["tokenizer_type"].choices or ())
+    assert set(NEEDED) == set(knobs(TokenizerConfig)["tokenizer_type"].choices or ())
+
+
+@pytest.mark.parametrize(
+    ("flags", "warning"),
+    [
+        (
+            "--tokenizer-model m",
+            "--tokenizer-model m: --tokenizer-type NullTokenizer does not use it; it takes --vocab-size",
+        ),
+        (
+            "--trust-remote-code",
+            "--trust-remote-code: --tokenizer-type NullTokenizer does not use it; it takes --vocab-size",
+        ),
+        (
+            "--tokenizer-type GPT2BPETokenizer --vocab-file v --merge-file m",
+            "--vocab-size 50: --tokenizer-type GPT2BPETokenizer does not use it; it takes --vocab-file and --merge-file",
+        ),
+        (
+            "--tokenizer-type HFTokenizer --tokenizer-model m --trust-remote-code",
+            "--vocab-size 50: --tokenizer-type HFTokenizer does not use it; it takes --tokenizer-model and"
+            " --trust-remote-code",
+        ),
+    ],
+)
+def test_a_flag_that_the_tokenizer_does_not_use_is_a_warning(flags: str, warning: str) -> None:
+    assert load_run_config(minimal_argv(flags)).warnings == (warning,)

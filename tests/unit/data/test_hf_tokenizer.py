@@ -1,6 +1,7 @@
 """A Hugging Face folder, against GPT2BPETokenizer on the same vocabulary. No connection is ever tried."""
 
 import json
+import shutil
 import socket
 import sys
 
@@ -129,7 +130,10 @@ def test_lone_surrogate_is_an_error(tiny):
         ),
         ({"tokenizer.json": "{"}, r"its tokenizer\.json is not JSON: .*; save the tokenizer there again"),
         ({"tokenizer.json": "[" * 100_000}, r"its tokenizer\.json is nested too deeply"),
-        ({"tokenizer.json": "{}"}, "transformers cannot load it: .*; save the tokenizer there again"),
+        (
+            {"tokenizer.json": "{}"},
+            "transformers cannot load it; save the tokenizer there again.*The words of tr",
+        ),
         ({"tokenizer_config.json": "[]"}, r"its tokenizer_config\.json holds no JSON object; save"),
         ({"tokenizer_config.json": "5"}, r"its tokenizer_config\.json holds no JSON object"),
         ({"tokenizer_config.json": b"\xff"}, r"its tokenizer_config\.json is not UTF-8"),
@@ -147,6 +151,20 @@ def test_folder_without_a_tokenizer_is_named(tmp_path, files, message, trust_rem
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ConfigError, match=f"--tokenizer-model {tmp_path}: {message}"):
         HFTokenizer(tmp_path, trust_remote_code=trust_remote_code)
+
+
+def test_folder_of_sentencepiece_models_gets_the_rule_and_the_way_out_before_the_library_s_words(tmp_path, shared_dir):
+    for name in ("b.model", "a.model"):
+        shutil.copy(shared_dir / "data/sentencepiece/bpe_2k_bytefallback.model", tmp_path / name)
+    with pytest.raises(ConfigError) as found:
+        HFTokenizer(tmp_path)
+    ours, _, theirs = str(found.value).partition(". The words of transformers: ")
+    assert ours == (
+        f"--tokenizer-model {tmp_path}: transformers cannot load it; HFTokenizer reads what save_pretrained writes, and "
+        f"this folder holds SentencePiece models: name the file, --tokenizer-model {tmp_path}/a.model, "
+        "with --tokenizer-type GPTSentencePieceTokenizer, SentencePieceTokenizer or Llama2Tokenizer"
+    )
+    assert theirs
 
 
 @pytest.fixture

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
+from helpers.bpe_files import write_bpe_files
 from helpers.kill_points import killed_at_every_step
 from helpers.tools import load_tool
 
@@ -68,6 +70,37 @@ def test_merge_with_a_damaged_input_writes_nothing(tmp_path, capsys):
     assert merge_datasets.main(argv) == 1
     assert "b.idx: 61 bytes, but" in capsys.readouterr().err
     assert not list(tmp_path.glob("out*"))
+
+
+def test_merge_names_the_pairs_of_a_folder_and_what_comes_twice(tmp_path, capsys):
+    (tmp_path / "in").mkdir()
+    for name, documents in (("a", [[1, 2], [3]]), ("b", [[1, 2], [4]]), ("c", [[1, 2], [3]]), ("d", [])):
+        write(tmp_path / "in" / name, documents)
+    shutil.copytree(tmp_path / "in", tmp_path / "again")
+    argv = ["--input", str(tmp_path / "in"), str(tmp_path / "again/b"), "--output-prefix", str(tmp_path / "out")]
+    assert merge_datasets.main(argv) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[0] == f"--input {tmp_path}/in: 4 pairs: a, b, c, d"
+    assert err.splitlines() == [
+        f"merge_datasets.py: warning: {one} holds what {other} holds: each of its documents comes more than once"
+        for one, other in ((f"{tmp_path}/in/c", f"{tmp_path}/in/a"), (f"{tmp_path}/again/b", f"{tmp_path}/in/b"))
+    ]
+    assert IndexedDataset(tmp_path / "out").num_documents == 8
+
+
+@pytest.mark.parametrize("given,message", [("a.bin", "a.bin: is a file; give the prefix, "), ("b", "there is no file")])
+def test_merge_of_what_is_no_prefix_is_named(tmp_path, capsys, given, message):
+    write(tmp_path / "a", [[1]])
+    assert merge_datasets.main(["--input", str(tmp_path / given), "--output-prefix", str(tmp_path / "out")]) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("below", ["a/b", "."])
+def test_merge_makes_the_folders_of_its_output(tmp_path, below):
+    write(tmp_path / "one", [[1]])
+    argv = ["--input", str(tmp_path / "one"), "--output-prefix", str(tmp_path / below / "out")]
+    assert merge_datasets.main(argv) == 0
+    assert IndexedDataset(tmp_path / below / "out").get(0).tolist() == [1]
 
 
 # ---- over a prefix at which an earlier run was killed
@@ -250,6 +283,26 @@ def test_verify_judges_ids_by_the_vocabulary_that_is_named(tmp_path, capsys, fla
     assert verify_dataset.main([prefix, *flags]) == status
     if status:
         assert f"{prefix}.bin: token id 10 at byte 4 (sequence 1)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("limit,status", [(["--vocab-size", "10"], 1), (["--vocab-size", "11"], 0), ([], 0)])
+def test_verify_never_calls_ids_at_the_given_limit_sound(tmp_path, limit, status):
+    """The tokenizer's own size, which is larger here, does not lift the limit."""
+    vocab_file, merge_file = write_bpe_files(tmp_path)
+    prefix = write(tmp_path / "a", [[1], [2, 10]])
+    tokenizer = ["--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", str(vocab_file), "--merge-file", str(merge_file)]
+    assert verify_dataset.main([prefix, *tokenizer, *limit]) == status
+
+
+def test_flags_that_do_nothing_are_told(tmp_path, capsys):
+    prefix = write(tmp_path / "a", [[1]])
+    for tool, name in ((inspect_dataset, "inspect_dataset.py"), (verify_dataset, "verify_dataset.py")):
+        assert tool.main([prefix, "--merge-file", "m"]) == 0
+        assert capsys.readouterr().err == f"{name}: warning: --merge-file m: has no effect without --tokenizer-type\n"
+    assert inspect_dataset.main([prefix, "--vocab-size", "5"]) == 0
+    assert "--vocab-size 5: has no effect without --tokenizer-type" in capsys.readouterr().err
+    assert verify_dataset.main([prefix, "--vocab-size", "5"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_faulty_pair_gets_no_checksums(tmp_path, capsys):

@@ -193,13 +193,15 @@ def test_missing_input_and_tokenizer_are_named(tmp_path, capsys):
     path = write_lines(tmp_path, '{"text": "1"}')
     arguments = ["--input", str(path), "--output-prefix", str(tmp_path / "out"), "--workers", "1"]
     assert preprocess_data.main([*arguments, "--tokenizer-type", "GPT2BPETokenizer"]) == 1
-    assert "--vocab-file is not given" in capsys.readouterr().err
+    assert "--tokenizer-type GPT2BPETokenizer needs --vocab-file and --merge-file\n" in capsys.readouterr().err
 
 
 def test_output_below_a_regular_file_is_named(tmp_path, capsys):
     path = write_lines(tmp_path, '{"text": "1"}')
     assert preprocess_data.main(null_arguments(path, path)) == 1
-    assert f"cannot write into folder {path}" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"--output-prefix {path}/out: cannot write into folder {path}, which cannot be made: File exists" in error
+    assert f"mkdir -p '{path}'" in error
     assert [entry.name for entry in tmp_path.iterdir()] == ["in.jsonl"]
 
 
@@ -218,6 +220,8 @@ def test_output_below_a_regular_file_is_named(tmp_path, capsys):
         (["--output-prefix", "."], ["--output-prefix: '.' ends in '.'", "e.g. ./my"]),
         (["--workers", "0"], ["--workers: '0' is not a whole number"]),
         (["--append"], ["unrecognized arguments: --append"]),
+        (["--tokenizer-type", "TikTokenizer"], ["error: --tokenizer-type TikTokenizer: not built yet: use GPT2BPE"]),
+        (["--tokenizer-type", "gpt2"], ["error: --tokenizer-type gpt2: must be one of GPT2BPETokenizer, "]),
     ],
 )
 def test_flag_that_does_not_work_is_refused_by_name(tmp_path, capsys, more, messages):
@@ -232,6 +236,23 @@ def test_values_that_ask_for_nothing_are_accepted(tmp_path):
     path = write_lines(tmp_path, '{"text": "1"}')
     more = ["--partitions", "1", "--keep-sequential-samples", "--dataset-impl", "mmap", "--log-interval", "10"]
     assert preprocess_data.main(null_arguments(path, tmp_path, *more)) == 0
+
+
+def test_null_tokenizer_has_no_hidden_vocabulary(tmp_path, capsys):
+    path = write_lines(tmp_path, '{"text": "1"}')
+    arguments = null_arguments(path, tmp_path)
+    del arguments[arguments.index("--vocab-size") :]
+    assert preprocess_data.main(arguments) == 1
+    assert "error: --tokenizer-type NullTokenizer needs --vocab-size\n" in capsys.readouterr().err
+
+
+def test_flag_that_the_tokenizer_does_not_use_is_told_and_changes_nothing(tmp_path, capsys):
+    path = write_lines(tmp_path, '{"text": "1"}')
+    assert preprocess_data.main(null_arguments(path, tmp_path, "--vocab-file", "v", "--tokenizer-model", "nowhere")) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        f"preprocess_data.py: warning: {given}: --tokenizer-type NullTokenizer does not use it; it takes --vocab-size"
+        for given in ("--tokenizer-model nowhere", "--vocab-file v")
+    ]
 
 
 # ---- processes
@@ -260,8 +281,9 @@ def test_terminated_run_leaves_nothing_behind(tmp_path, workers):
     process = start(tmp_path, workers=workers)
     children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    _, error = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
+    assert error == "ended by SIGTERM, nothing written; earlier files are untouched\n"
     assert [entry.name for entry in Path(tmp_path).iterdir()] == ["in.jsonl"]
     assert all(process_ended(child.pid, seconds=20) for child in children)
 

@@ -13,7 +13,7 @@ import pytest
 from helpers.processes import process_ended
 from helpers.tools import TOOLS, load_tool
 
-from megatron_zero.data import indexed_dataset
+from megatron_zero.data import indexed_dataset, stop_signals
 from megatron_zero.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
 
 preprocess_data = load_tool("preprocess_data")
@@ -122,7 +122,8 @@ def test_stopped_run_removes_what_it_began_and_its_code_tells_the_signal(tmp_pat
         process.send_signal(number)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 128 + number
-    assert error == ""
+    name = signal.Signals(number).name
+    assert error == f"ended by {name}, nothing written; earlier files are untouched\n"
     assert names(tmp_path) == PAIR
     assert IndexedDataset(tmp_path / "out_text_document").fingerprint() == old_pair
     assert all(process_ended(child.pid, seconds=20) for child in children)
@@ -185,11 +186,34 @@ def test_fault_of_one_key_publishes_none(tmp_path, monkeypatch, capsys):
     assert names(tmp_path) == []
 
 
-def test_missing_output_folder_is_named_before_anything_is_read(tmp_path, capsys):
+def test_missing_output_folder_is_made_with_its_parents(tmp_path):
     write_text(tmp_path, documents=1)
-    assert preprocess_data.main(arguments(tmp_path, "--output-prefix", str(tmp_path / "nowhere/out"))) == 1
-    assert f"cannot write into folder {tmp_path / 'nowhere'}" in capsys.readouterr().err
-    assert names(tmp_path) == []
+    assert preprocess_data.main(arguments(tmp_path, "--output-prefix", str(tmp_path / "a/b/out"))) == 0
+    assert names(tmp_path / "a/b") == PAIR
+
+
+@pytest.fixture
+def signals_of_a_tool():
+    before = {number: signal.getsignal(number) for number in stop_signals.STOPPING}
+    stop_signals.exit_on_signals()
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_signal_between_two_pairs_says_which_one_is_written(tmp_path, monkeypatch, signals_of_a_tool):
+    (tmp_path / "in.jsonl").write_text('{"a": "1", "b": "2"}\n')
+
+    def publish(data, index, real=indexed_dataset.publish_pair):
+        signal.raise_signal(signal.SIGTERM)  # held until both files have their names
+        real(data, index)
+
+    monkeypatch.setattr(indexed_dataset, "publish_pair", publish)
+    with pytest.raises(stop_signals.Stopped) as stopped:
+        preprocess_data.main(arguments(tmp_path, "--json-keys", "a", "b"))
+    assert (stopped.value.code, stopped.value.name) == (143, "SIGTERM")
+    assert stopped.value.state == f"after {tmp_path}/out_b_document.bin and .idx had been written"
+    assert names(tmp_path) == ["out_b_document.bin", "out_b_document.idx"]
 
 
 def test_reader_that_leaves_does_not_cost_the_run(tmp_path):

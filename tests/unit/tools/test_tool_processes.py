@@ -6,9 +6,11 @@ import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from helpers.tools import TOOLS
 
+from megatron_zero.data.index_format import write_index
 from megatron_zero.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
 
 ASCII = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -31,12 +33,21 @@ def preprocess_flags(folder, source, output):
 def files(tmp_path):
     """What the commands read."""
     write(tmp_path / "a")
+    write_short(tmp_path / "short")
     (tmp_path / "in.jsonl").write_text('{"text": "1 2"}\n')
     steps = "".join(json.dumps({"iteration": 1 + step, "lm_loss": 1.0}) + "\n" for step in range(3))
     (tmp_path / "log.jsonl").write_text(steps)
     (tmp_path / "code").mkdir()
     (tmp_path / "code/a.py").write_text("pass\n")
     return tmp_path
+
+
+def write_short(prefix):
+    """A pair whose lengths leave out the last id, 9, of each sequence."""
+    write(prefix, [(1, 9), (2, 3, 9)])
+    with open(f"{prefix}.idx", "wb") as file:
+        write_index(file.write, np.dtype("<u2"), np.array([1, 2]), np.array([0, 1, 2]))
+    return str(prefix)
 
 
 def command(tool, folder):
@@ -46,6 +57,7 @@ def command(tool, folder):
         "verify_dataset": [str(folder / "a")],
         "compare_runs": ["losses", log, log, "--steps", "3", "--tolerance", "0"],
         "merge_datasets": ["--input", str(folder / "a"), "--output-prefix", str(folder / "out")],
+        "repair_dataset": [str(folder / "short"), "--eod", "9"],
         "preprocess_data": preprocess_flags(folder, folder / "in.jsonl", "out"),
         "collect_python_sources": ["--root", str(folder / "code"), "--output", str(folder / "out.jsonl")],
         "train_sentencepiece": [
@@ -76,7 +88,7 @@ def without_reader(tool, arguments, *, unbuffered=""):
 
 
 SHOWING = ["inspect_dataset", "verify_dataset", "compare_runs"]
-MAKING = ["merge_datasets", "preprocess_data", "collect_python_sources", "train_sentencepiece"]
+MAKING = ["merge_datasets", "repair_dataset", "preprocess_data", "collect_python_sources", "train_sentencepiece"]
 
 
 @pytest.fixture
@@ -96,12 +108,23 @@ def test_command_that_shows_ends_quietly_when_nobody_reads(many, tool, unbuffere
 def test_command_that_makes_goes_on_when_nobody_reads(many, tool):
     status, errors = without_reader(tool, command(tool, many))
     assert (status, errors) == (0, "no more progress lines, the run goes on: Broken pipe\n")
-    assert list(many.glob("out*"))
+    assert list(many.glob("out*" if tool != "repair_dataset" else "*.previous"))
 
 
 @pytest.mark.parametrize("tool", [*SHOWING, *MAKING])
 def test_help_ends_quietly_when_nobody_reads(tool):
     assert without_reader(tool, ["--help"])[1] == ""
+
+
+@pytest.mark.parametrize("arguments", [["--nonsense"], ["--input"], []])
+@pytest.mark.parametrize("tool", [*SHOWING, *MAKING])
+def test_wrong_command_line_is_two_lines(tool, arguments):
+    status, errors = without_reader(tool, arguments)
+    usage, error = errors.splitlines()
+    assert status == 2
+    assert usage.startswith(f"usage: {tool}.py ")
+    assert usage.endswith("...; --help lists all flags")
+    assert error.startswith(f"{tool}.py: error: ")
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

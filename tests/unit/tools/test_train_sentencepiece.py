@@ -120,7 +120,7 @@ def test_long_lines_are_cut_and_not_dropped(tmp_path):
     "content,more,message",
     [
         ('{"text": "a"}', ["--vocab-size", "4096"], "SentencePiece cannot make 4096 pieces of 1 documents"),
-        ("bad", [], "in.jsonl, line 1: not JSON: Expecting value: line 1 column 1 (char 0)\n"),
+        ("bad", [], "in.jsonl, line 1: not JSON: Expecting value at column 1\n"),
         ('{"text": "a"}\n{"text": 5}', [], "in.jsonl, line 2: key 'text' holds a number, not a text\n"),
         ("", [], "cannot make 4096 pieces of 0 documents"),
     ],
@@ -162,7 +162,7 @@ def test_number_beyond_its_limits_is_refused_with_its_flag(tmp_path, capsys, fla
     with pytest.raises(SystemExit):
         train.main(["--input", "in", "--output", str(tmp_path / "out"), flag, value])
     shown = value if len(value) < 40 else "9" * 37 + "..."
-    assert f"argument {flag}: '{shown}' is not a whole number {rule}\n" in capsys.readouterr().err
+    assert f"error: {flag}: '{shown}' is not a whole number {rule}\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["", ".", "folder", "folder/"])
