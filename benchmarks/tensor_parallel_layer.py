@@ -104,7 +104,7 @@ def kernels(row: Row, x: Tensor, grad: Tensor) -> list[str]:
     """Names of what runs on the GPU in one forward and backward, in order."""
     step(row, x, grad)
     torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
         step(row, x, grad)
         torch.cuda.synchronize()
     events: list[Any] = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]

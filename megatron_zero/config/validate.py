@@ -119,6 +119,7 @@ IN_FP32: Final = (
     "schedule.min_lr",
 )
 PREFIXES: Final = ("data.data_path", "data.train_data_path", "data.valid_data_path", "data.test_data_path")
+MOST_WORKERS: Final = 256  # each holds batches ahead
 MINUTES_PER_YEAR: Final = 525_600
 FP32_SMALLEST_NORMAL: Final = 2.0**-126
 FP32_LARGEST: Final = (2.0 - 2.0**-23) * 2.0**127
@@ -187,6 +188,7 @@ def all_rules() -> list[Rule]:
     rules += [
         heads_divide_hidden,
         sequence_fits_positions,
+        workers_are_few,
         recompute_flags_agree,
         recompute_units_are_layers,
         saved_activations_are_divided_once,
@@ -272,6 +274,11 @@ def sequence_fits_positions(subject: Subject) -> None:
             f"{subject.say('model.seq_length')} is above {subject.say('model.max_position_embeddings')}:"
             f" the position table needs a row for each position"
         )
+
+
+def workers_are_few(subject: Subject) -> None:
+    if subject.config.data.num_workers > MOST_WORKERS:
+        raise subject.reject("data.num_workers", f"at most {MOST_WORKERS} threads; a few keep up with any step")
 
 
 def recompute_flags_agree(subject: Subject) -> None:

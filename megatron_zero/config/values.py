@@ -55,7 +55,7 @@ def split_shares(text: str) -> tuple[float, float, float]:
         raise ValueError("must be up to three numbers with commas between: train,valid,test") from None
     if not 1 <= len(shares) <= 3:
         raise ValueError(f"must be one to three numbers, not {len(shares)}: train,valid,test, like 969,30,1")
-    if not all(0.0 <= share < math.inf for share in shares) or sum(shares) <= 0.0:
+    if not all(0.0 <= share < math.inf for share in shares) or max(shares) <= 0.0:
         raise ValueError("must be up to three finite shares, none negative, not all zero: train,valid,test")
     train, valid, test = shares + [0.0] * (3 - len(shares))
     return train, valid, test

@@ -18,17 +18,23 @@ from numpy.typing import NDArray
 
 from ..config.fields import ConfigError
 from ..ops.dataset_index import build_blend_index
-from .gpt_dataset import GPTDataset
+from .gpt_dataset import GPTDataset, check_indices_fit
 from .index_cache import IndexCache
 
 SURPLUS: Final = 0.005  # of what a set is expected to give, so that rounding never runs it dry
+ENTRY_BYTES: Final = 10  # of a blend's order: a set and a sample of it
 COUNT_ENTRIES: Final = 1 << 22  # at a time: numpy counts in int64 copies
 
 
 def normalize(weights: Sequence[float]) -> NDArray[np.float64]:
-    """The weights over their sum."""
+    """The weights over their sum. Weights so large that it overflows are taken over the largest first."""
     array = np.array(weights, dtype=np.float64)
-    return array / np.sum(array)
+    with np.errstate(over="ignore"):
+        total = np.sum(array)
+    if np.isinf(total):
+        array = array / np.max(array)
+        total = np.sum(array)
+    return array / total
 
 
 def sample_targets(shares: NDArray[np.float64], num_samples: int) -> tuple[int, ...]:
@@ -91,7 +97,7 @@ class BlendedDataset:
     @property
     def fingerprint(self) -> str:
         """Of the data of all parts and their shares."""
-        parts = [[part.fingerprint, part.documents.sequences.start, part.documents.sequences.stop] for part in self.parts]
+        parts = [part.fingerprint for part in self.parts]
         return hashlib.sha256(json.dumps([parts, self.shares.tolist()]).encode()).hexdigest()
 
 
@@ -114,17 +120,18 @@ def blend(
     """
     if weights is None and num_samples <= sum(one_epoch):
         shares = normalize(one_epoch)
-        order = _order(shares, num_samples, one_epoch, cache)
+        order = _order(shares, num_samples, one_epoch, cache, name=name)
         parts = [make_part(i, None) for i in range(len(one_epoch))]
         return BlendedDataset(parts, shares, order, name=name)
     if weights is None and sum(one_epoch) == 0:
         raise ConfigError(
-            f"{name}: none of the {len(one_epoch)} data sets holds a sample, so they have no proportions: give weights"
+            f"{name}: none of the {len(one_epoch)} data sets holds --seq-length + 1 tokens, which one sample takes, so they"
+            " have no proportions: give weights, shorter samples or more documents"
         )
     shares = normalize(one_epoch if weights is None else weights)
     targets = sample_targets(shares, num_samples)
     # Twice normalised, as in core: the second division may change a last bit, and with it the order.
-    order = _order(normalize(shares.tolist()), sum(targets), None, cache)
+    order = _order(normalize(shares.tolist()), sum(targets), None, cache, name=name)
     drawn = order.samples_of_sets.tolist()
     parts = [make_part(i, with_surplus(target)) for i, target in enumerate(targets)]
     # Of many sets and few samples one may have to give more than the surplus covers; core fails there.
@@ -132,7 +139,9 @@ def blend(
     return BlendedDataset(parts, shares, order, name=name)
 
 
-def _order(shares: NDArray[np.float64], size: int, limits: Sequence[int] | None, cache: IndexCache) -> BlendOrder:
+def _order(
+    shares: NDArray[np.float64], size: int, limits: Sequence[int] | None, cache: IndexCache, *, name: str
+) -> BlendOrder:
     recipe = {
         "kind": "blend",
         "version": 2,
@@ -142,6 +151,7 @@ def _order(shares: NDArray[np.float64], size: int, limits: Sequence[int] | None,
     }
 
     def build() -> dict[str, NDArray[Any]]:
+        check_indices_fit(size * ENTRY_BYTES, f"{name}: the order of {size} samples of a blend")
         most = None if limits is None else np.array(limits, dtype=np.int64)
         dataset_index, sample_index = build_blend_index(shares, size=size, limits=most)
         return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from typing import Any, Final, Protocol
@@ -63,11 +64,16 @@ class Documents:
 def check_index_fits(plan: EpochPlan, documents: Documents, *, name: str, seq_length: int) -> None:
     """ConfigError where the indices would not fit this machine's memory: a typing error in the length of a run, say."""
     wanted = 4 * plan.num_epochs * len(documents.sequences) + 12 * plan.num_samples
+    what = f"{documents.source.prefix}: {name} is asked for {plan.num_samples} samples of {seq_length} tokens"
+    check_indices_fit(wanted, f"{what}, {plan.num_epochs} epochs: their indices")
+
+
+def check_indices_fit(wanted: int, what: str) -> None:
+    """ConfigError where so many bytes are more than this machine's memory."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if wanted > memory:
         raise ConfigError(
-            f"{documents.source.prefix}: {name} is asked for {plan.num_samples} samples of {seq_length} tokens, "
-            f"{plan.num_epochs} epochs; their indices take {wanted} bytes, and this machine has {memory}: shorten the run "
+            f"{what} would take {wanted} bytes, and this machine has {memory}: shorten the run "
             "(--train-iters, --train-samples; for evaluations --eval-iters)"
         )
 
@@ -138,8 +144,10 @@ class GPTDataset:
 
     @property
     def fingerprint(self) -> str:
-        """Of the data that samples are cut from: every length, and the bytes of .bin."""
-        return self.documents.fingerprint
+        """Of the data that samples are cut from: every length, the size of .bin, and which sequences are this split's."""
+        sequences = self.documents.sequences
+        text = f"{self.documents.fingerprint}/{sequences.start}/{sequences.stop}"
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def epochs_of(self, num_samples: int) -> float:
         """How often so many samples walk through the tokens."""

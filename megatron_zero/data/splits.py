@@ -7,6 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from ..config.data import DataConfig
 from ..config.data_paths import Blend, check_data_paths, parse_blend, words_of_splits
 from ..config.fields import ConfigError
@@ -73,9 +75,15 @@ def split_ranges(split: tuple[float, float, float], num_documents: int) -> tuple
 
     A split without weight is empty (first == past-last), and so may be one with a small weight.
     """
-    total = sum(split)
+    # numpy's sum, as core: Python's own has been compensated since 3.12, and would cut elsewhere.
+    weights = np.array(split, dtype=np.float64)
+    with np.errstate(over="ignore"):
+        overflows = np.isinf(np.sum(weights))
+    if overflows:
+        weights = weights / np.max(weights)
+    total = float(np.sum(weights))
     ends = [0.0]
-    for weight in split:
+    for weight in weights.tolist():
         ends.append(ends[-1] + weight / total)
     bounds = [round(end * float(num_documents)) for end in ends]
     return tuple(pairwise(bounds))

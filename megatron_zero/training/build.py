@@ -24,8 +24,9 @@ from megatron_zero.data.datasets import Dataset, DataSets, SplitRequest, build_d
 from megatron_zero.data.document_masks import DocumentRules
 from megatron_zero.data.loader import BatchLoader, MicroBatch
 from megatron_zero.data.sample_walk import ShuffledEpochs
+from megatron_zero.data.splits import SPLIT_NAMES
 from megatron_zero.data.tokenizer import Tokenizer, build_tokenizer
-from megatron_zero.distributed.collectives import broadcast_object, raise_together
+from megatron_zero.distributed.collectives import all_gather_object, broadcast_object, raise_together
 from megatron_zero.distributed.context import ParallelContext
 from megatron_zero.distributed.launch import LaunchEnvironment
 from megatron_zero.distributed.rng import RngStreams
@@ -392,8 +393,23 @@ def read_data(
     datasets = run_in_turns(
         build, turn=turn, num_turns=3, axis=context.world, device=context.device, what="reading the data"
     )
+    _check_same_data(datasets, context)
     reporter.data(datasets, notes)
     return datasets
+
+
+def _check_same_data(datasets: DataSets, context: ParallelContext) -> None:
+    """A node with a stale copy of the data would train on other samples than the rest, and nothing else would show it."""
+    prints = tuple(None if dataset is None else dataset.fingerprint for dataset in datasets.all())
+    every = all_gather_object(prints, axis=context.world)
+    for rank, found in enumerate(every):
+        different = [name for name, one, first in zip(SPLIT_NAMES, found, every[0], strict=True) if one != first]
+        if different:
+            raise ConfigError(
+                f"rank {rank} reads other {' and '.join(different)} data than rank 0 under the same name: lengths of"
+                " documents, the size of .bin or the part that --split gives differ; copy the same .bin and .idx to every"
+                " node"
+            )
 
 
 def _watched(config: RunConfig, sizes: DerivedSizes, train: Dataset | None) -> dict[str, object]:

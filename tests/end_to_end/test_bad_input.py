@@ -251,3 +251,15 @@ def test_ranks_that_do_not_meet_say_where(tmp_path, corpus):
     )
     assert done.returncode == 1
     assert "rank 1 of 2 did not meet the others at MASTER_ADDR 127.0.0.1, MASTER_PORT 1 within" in done.stderr
+
+
+def message_with_own_data(ctx, argv_by_rank):
+    return message_on_rank(ctx, argv_by_rank[ctx.world.rank])
+
+
+def test_ranks_with_other_data_under_one_name_are_told(pool, corpus, tmp_path):
+    """A node with a stale copy: nothing else would show it."""
+    other = write_corpus(tmp_path, documents=190)
+    lists = [tiny_arguments(each, None) for each in (corpus, other)]
+    for message in pool.run(message_with_own_data, lists, timeout_s=TIME_LIMIT_S):
+        assert "rank 1 reads other train data than rank 0" in message

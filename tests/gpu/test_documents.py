@@ -5,12 +5,14 @@ import pytest
 import torch
 
 from megatron_zero.config.model import ModelConfig
+from megatron_zero.config.training import RecomputeConfig
 from megatron_zero.data.document_masks import DocumentRules
 from megatron_zero.data.loader import BatchLoader
 from megatron_zero.data.sample_walk import ShuffledEpochs
 from megatron_zero.model.attention import document_mask
 from megatron_zero.model.gpt import GPTStage
 from megatron_zero.model.initialization import ParameterInitializer
+from megatron_zero.model.recompute import plan_recompute
 from megatron_zero.training.determinism import determinism
 
 pytestmark = pytest.mark.gpu
@@ -45,7 +47,8 @@ def loader_of(device, num_workers):
 
 def build(device, dtype, recompute):
     config = ModelConfig(num_layers=2, hidden_size=256, num_attention_heads=4, seq_length=SEQ, max_position_embeddings=SEQ)
-    stage = GPTStage(config, vocab_size=50, padded_vocab_size=64, recompute=recompute)
+    plan = plan_recompute(RecomputeConfig(checkpoint_activations=recompute), num_layers=2)
+    stage = GPTStage(config, vocab_size=50, padded_vocab_size=64, plan=plan)
     fill = ParameterInitializer(config, seed=3)
     with torch.no_grad():
         for name, parameter in stage.named_parameters():

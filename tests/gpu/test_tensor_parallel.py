@@ -42,7 +42,7 @@ def layer_of(kind):
 def kernels_of(run):
     run()
     torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
         run()
         torch.cuda.synchronize()
     events = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]

@@ -12,6 +12,7 @@ from megatron_zero.data import datasets as data_sets
 from megatron_zero.data.blend import BlendedDataset, normalize, sample_targets, with_surplus
 from megatron_zero.data.datasets import CACHE_FOLDER, SplitRequest, build_datasets
 from megatron_zero.data.gpt_dataset import Documents, GPTDataset
+from megatron_zero.data.index_cache import IndexCache
 from megatron_zero.data.indexed_dataset import IndexedDatasetWriter
 
 SEED = 1234
@@ -208,7 +209,7 @@ def test_prefixes_without_weights_go_on_in_the_same_proportion(tmp_path):
 
 def test_sets_too_small_for_any_sample_have_no_proportion(tmp_path):
     a, b = (write(tmp_path / name, [[1, 2, 3]]) for name in "ab")
-    with pytest.raises(ConfigError, match=r"none of the 2 data sets holds a sample.*give weights"):
+    with pytest.raises(ConfigError, match=r"none of the 2 data sets holds --seq-length . 1 tokens.*give weights"):
         build((3, 0, 0), data_path=(a, b), split="1")
     assert len(rows(build((3, 0, 0), data_path=("1", a, "1", b), split="1").train)) >= 3
 
@@ -320,3 +321,25 @@ def test_more_samples_of_the_same_epochs_share_files(tmp_path):
     for num_samples in (5, 6):
         build((num_samples, 0, 0), data_path=(prefix,), split="1")
     assert len(list((tmp_path / CACHE_FOLDER).glob("*.json"))) == 1
+
+
+def test_fingerprint_follows_what_the_split_leaves(tmp_path):
+    """The same pair whole, or but for its last document: other samples, and a resume should say so."""
+    a = write(tmp_path / "a", constant(1, documents=20))
+    whole = build((10, 0, 0), data_path=None, train_data_path=(a,)).train
+    cut, uncut = (build((10, 0, 0), data_path=(a,), split=split).train for split in ("95,5,0", "100,0,0"))
+    assert whole.fingerprint == uncut.fingerprint != cut.fingerprint
+
+
+def test_weights_whose_sum_overflows_are_shares_too():
+    np.testing.assert_array_equal(normalize([1e308, 1e308]), [0.5, 0.5])
+
+
+def test_order_that_fits_no_memory_is_named():
+    def part(index, wanted):
+        raise AssertionError("nothing is laid out")
+
+    with pytest.raises(ConfigError, match=r"the order of 1000000000000\d* samples of a blend would take"):
+        blend.blend(
+            part, weights=[1, 1], one_epoch=[10, 10], num_samples=10**13, name="train", cache=IndexCache(None)
+        )

@@ -85,3 +85,16 @@ def test_mock_data_has_all_three():
         ("valid", True, 1),
         ("test", True, 2),
     ]
+
+
+@pytest.mark.parametrize(
+    "split,documents,bounds",
+    [
+        ((0.7, 0.2, 0.1), 5, ((0, 4), (4, 5), (5, 5))),
+        ((0.1, 5.0, 0.3), 45, ((0, 1), (1, 43), (43, 45))),
+        ((1e308, 1e308, 0.0), 10, ((0, 5), (5, 10), (10, 10))),
+    ],
+)
+def test_split_is_cut_alike_by_every_python(split, documents, bounds):
+    """Since 3.12 Python's sum() of floats is compensated: 0.7 + 0.2 + 0.1 is 1.0 there, and 0.9999999999999999 before."""
+    assert split_ranges(split, documents) == bounds
