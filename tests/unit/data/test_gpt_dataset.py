@@ -131,5 +131,5 @@ def test_elements_that_are_no_whole_numbers_are_refused(tmp_path):
 
 
 def test_run_too_long_for_any_memory_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"train is asked for \d+ samples .* epochs; their indices would take \d+ bytes"):
+    with pytest.raises(ConfigError, match=r"train is asked for \d+ samples .* epochs: their indices would take \d+ bytes"):
         dataset_of(tmp_path / "a", counted([50]), num_samples=10**15)
