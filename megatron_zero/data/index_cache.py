@@ -4,7 +4,8 @@ An entry is a description (JSON: everything that decides the arrays, and what th
 file per array, named by a digest of the description. Files appear complete or not at all, the description last. Of
 several jobs that build one entry at the same time the first to name a file wins; the others find an equal one and leave
 it, because a rank may have it mapped, and on NFS a mapped file that is replaced kills the reader. There is no lock to be
-left behind. Knows nothing of what the arrays mean.
+left behind. Every reader checks the digest of every file, because indices with other numbers, all zero after a crash say,
+would give other samples and no error. Knows nothing of what the arrays mean.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ Arrays = Mapping[str, NDArray[Any]]
 DIGEST_LETTERS: Final = 32
 ENTRY_NAMES: Final = rf".+-[0-9a-f]{{{DIGEST_LETTERS}}}(-\w+\.npy|\.json)"
 WRITE_BYTES: Final = 1 << 26
+READ_BYTES: Final = 1 << 20
 LEFT_SECONDS: Final = 24 * 3600.0  # a temporary file of another machine that grew no more for so long is told
 
 # What file systems answer that have no hard links, or no more of them.
@@ -117,21 +119,21 @@ class _Entry:
         try:
             description = json.loads(self._description.read_bytes())
             stored, shapes = description["recipe"], description["arrays"]
-            wanted = {name: (str(text), tuple(shape)) for name, (text, shape) in shapes.items()}
+            wanted = {name: (str(text), tuple(shape), str(sha256)) for name, (text, shape, sha256) in shapes.items()}
         except (ValueError, KeyError, TypeError) as error:
             raise CacheEntryError(f"{self._description} is no description of an index: {error!r}") from error
         if stored != self._recipe:
             raise CacheEntryError(f"{self._description} describes another index")
-        return {name: self._load_array(name, text, shape) for name, (text, shape) in wanted.items()}
+        return {name: self._load_array(name, *of_array) for name, of_array in wanted.items()}
 
     def store(self, arrays: Arrays) -> None:
         with ExitStack() as opened:
             staged = [opened.enter_context(StagedFile(self._array_path(name))) for name in arrays]
-            for file, array in zip(staged, arrays.values(), strict=True):
-                _write_npy(file, array)
+            shapes = {}
+            for file, (name, array) in zip(staged, arrays.items(), strict=True):
+                shapes[name] = (array.dtype.str, array.shape, _write_npy(file, array))
                 file.seal()
             description = opened.enter_context(StagedFile(self._description))
-            shapes = {name: (array.dtype.str, array.shape) for name, array in arrays.items()}
             description.write(json.dumps({"recipe": self._recipe, "arrays": shapes}, indent=2).encode())
             description.seal()
             for file in staged:
@@ -143,16 +145,27 @@ class _Entry:
     def _array_path(self, name: str) -> Path:
         return Path(f"{self._stem}-{name}.npy")
 
-    def _load_array(self, name: str, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    def _load_array(self, name: str, dtype: str, shape: tuple[int, ...], sha256: str) -> NDArray[Any]:
         path = self._array_path(name)
         try:
+            if _digest(path) != sha256:
+                raise CacheEntryError(f"{path} is damaged: its bytes are not those that were written")
             # An empty array has no bytes to map.
             array = np.load(path, mmap_mode=None if 0 in shape else "r", allow_pickle=False)
-        except (ValueError, EOFError, FileNotFoundError) as error:
-            raise CacheEntryError(f"{path} is damaged: {error}") from error
+        except FileNotFoundError as error:
+            raise CacheEntryError(f"{path} is missing") from error
         if array.dtype.str != dtype or array.shape != shape:
             raise CacheEntryError(f"{path} holds {array.dtype} {array.shape}, not {dtype} {shape}")
         return np.asarray(array)
+
+
+def _digest(path: Path) -> str:
+    """SHA-256 of a file; read, not mapped, as in _holds_the_same."""
+    digest = hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:
+        while part := file.read(READ_BYTES):
+            digest.update(part)
+    return digest.hexdigest()
 
 
 def _name(file: StagedFile) -> None:
@@ -194,10 +207,14 @@ def _age_seconds(path: Path) -> float:
         return 0.0
 
 
-def _write_npy(file: StagedFile, array: NDArray[Any]) -> None:
+def _write_npy(file: StagedFile, array: NDArray[Any]) -> str:
+    """Returns the SHA-256 of what was written."""
+    digest = hashlib.sha256()
     header = io.BytesIO()
     npy.write_array_header_1_0(header, npy.header_data_from_array_1_0(array))
-    file.write(header.getvalue())
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    for start in range(0, len(data), WRITE_BYTES):
-        file.write(data[start : start + WRITE_BYTES].data)
+    parts = (data[start : start + WRITE_BYTES].data for start in range(0, len(data), WRITE_BYTES))
+    for part in (header.getvalue(), *parts):
+        file.write(part)
+        digest.update(part)
+    return digest.hexdigest()
