@@ -8,6 +8,7 @@ training could not go on; the last lines say why.
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
@@ -53,6 +54,10 @@ def run(loaded: LoadedConfig, env: LaunchEnvironment) -> None:
 
 def main(argv: Sequence[str]) -> int:
     code, where = 0, ""
+    # A path that is no text in this locale must not end a run where it is printed.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         loaded = load_run_config(argv)
         env = read_launch_environment(local_rank=loaded.config.parallel.local_rank)

@@ -213,8 +213,9 @@ def _write_npy(file: StagedFile, array: NDArray[Any]) -> str:
     header = io.BytesIO()
     npy.write_array_header_1_0(header, npy.header_data_from_array_1_0(array))
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    parts = (data[start : start + WRITE_BYTES].data for start in range(0, len(data), WRITE_BYTES))
-    for part in (header.getvalue(), *parts):
+    parts: list[bytes | memoryview] = [header.getvalue()]
+    parts += [data[start : start + WRITE_BYTES].data for start in range(0, len(data), WRITE_BYTES)]
+    for part in parts:
         file.write(part)
         digest.update(part)
     return digest.hexdigest()
