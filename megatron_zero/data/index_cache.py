@@ -120,7 +120,7 @@ class _Entry:
             description = json.loads(self._description.read_bytes())
             stored, shapes = description["recipe"], description["arrays"]
             wanted = {name: (str(text), tuple(shape), str(sha256)) for name, (text, shape, sha256) in shapes.items()}
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CacheEntryError(f"{self._description} is no description of an index: {error!r}") from error
         if stored != self._recipe:
             raise CacheEntryError(f"{self._description} describes another index")

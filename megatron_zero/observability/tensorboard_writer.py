@@ -85,8 +85,8 @@ class TensorBoardWriter:
             self._three_axes(f"lm-loss-validation/lm loss {split} ppl", perplexity(lm_loss), record)
 
     def text(self, tag: str, text: str) -> None:
-        """Text shown beside the scalars (the run's settings)."""
-        self._writer.add_text(tag, text)
+        """Text shown beside the scalars (the run's settings). What UTF-8 cannot spell, a path of other bytes, is escaped."""
+        self._writer.add_text(tag, text.encode(errors="backslashreplace").decode())
 
     def flush(self) -> None:
         """Everything so far is with the operating system when this returns. Raises what the writing thread met."""

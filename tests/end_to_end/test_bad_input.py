@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import time
@@ -263,3 +264,12 @@ def test_ranks_with_other_data_under_one_name_are_told(pool, corpus, tmp_path):
     lists = [tiny_arguments(each, None) for each in (corpus, other)]
     for message in pool.run(message_with_own_data, lists, timeout_s=TIME_LIMIT_S):
         assert "rank 1 reads other train data than rank 0" in message
+
+
+def test_a_data_path_that_is_no_utf8_trains_and_is_printed_escaped(tmp_path):
+    folder = tmp_path / os.fsdecode(b"bad\xff")
+    folder.mkdir()
+    arguments = tiny_arguments(write_corpus(folder), write_json(tmp_path / "ds.json", stage=1))
+    code, printed, _ = launch([*arguments, "--tensorboard-dir", str(tmp_path / "events")], num_processes=1)
+    assert code == 0, printed
+    assert "bad\\udcff/c200_text_document" in printed

@@ -344,3 +344,15 @@ def test_no_changed_byte_goes_unseen(cache, lines, seed):
         path.write_bytes(content)
         check(cache.get("GPT", RECIPE, Builder()))
         check(cache.get("GPT", RECIPE, Builder()))
+
+
+@pytest.mark.parametrize("text", ['{"recipe": 1, "arrays": []}', "[" * 200_000, "3"], ids=["list", "deep", "number"])
+def test_json_that_is_no_description_is_told_and_built_again(cache, lines, text):
+    cache.get("GPT", RECIPE, Builder())
+    (path,) = cache.folder.glob("*.json")
+    path.write_text(text)
+    build = Builder()
+    check(cache.get("GPT", RECIPE, build))
+    assert build.calls == 1
+    (line,) = lines
+    assert f"{path} is no description of an index" in line and "building it again" in line

@@ -219,3 +219,10 @@ def test_full_disk_is_raised_by_a_later_call(tmp_path: Path, monkeypatch: pytest
             events.step(step(iteration))
     for thread in set(threading.enumerate()) - threads:
         thread.join(timeout=10.0)
+
+
+def test_a_path_that_is_no_utf8_is_spelled_escaped(tmp_path: Path) -> None:
+    with writer(tmp_path) as events:
+        events.text("config", os.fsdecode(b"bad\xff/\xc3\xa9"))
+    (told,) = EventAccumulator(str(tmp_path)).Reload().Tensors("config/text_summary")
+    assert told.tensor_proto.string_val[0].decode() == "bad\\udcff/\u00e9"
